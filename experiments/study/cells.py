@@ -23,6 +23,7 @@ import jax
 
 import stellaris
 from experiments.study import runs
+from experiments.study.retiming import retime
 from experiments.tasks.presets import Contender
 from experiments.toolkit import output
 from experiments.toolkit.shell import reason
@@ -50,6 +51,7 @@ class Cell:
     setting: str = ""  #: words that distinguish the cell from the study's other runs of the system.
     evaluation: Evaluation | None = None
     replay: "Cell | None" = None  #: the cell whose recorded delays this cell repeats, invocation by invocation.
+    retimes: "Cell | None" = None  #: the cell whose returns this cell has, at its own times and costs.
 
     @property
     def label(self) -> str:
@@ -67,6 +69,11 @@ class Cell:
         """The environment's name."""
         environment = self.workload.environment
         return str(getattr(environment, "name", environment))
+
+    @property
+    def needs(self) -> "Cell | None":
+        """The cell that must be done before this one."""
+        return self.replay or self.retimes
 
     def outcome(self) -> runs.Outcome:
         """Returns an empty outcome for the run."""
@@ -91,7 +98,8 @@ class Cell:
             "evaluation": self.evaluation,
         }
         settings = {name: describe(value) for name, value in chosen.items()}
-        return settings if self.replay is None else {**settings, "replay": self.replay.key}
+        earlier = {"replay": self.replay, "retimes": self.retimes}
+        return settings | {name: cell.key for name, cell in earlier.items() if cell is not None}
 
     @functools.cached_property
     def key(self) -> str:
@@ -190,8 +198,8 @@ def _seal(record: Mapping[str, Any]) -> str:
 
 def failure(cell: Cell, out: Path) -> str:
     """Returns why a cell failed: the last line of its log, if it has one."""
-    if cell.replay is not None and not is_done(cell.replay, out):
-        return "the run whose schedule it repeats is missing"
+    if cell.needs is not None and not is_done(cell.needs, out):
+        return f"the run whose {'schedule it repeats' if cell.replay else 'returns it has'} is missing"
     log = _folder(cell, out) / _LOG
     lines = log.read_text().strip().splitlines() if log.exists() else []
     return lines[-1] if lines else "its process was killed"
@@ -289,11 +297,16 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
       cell: the cell to run.
       folder: an existing, empty folder.
       watcher: the watcher that receives the progress.
-      out: the results folder, which holds the cell to replay, if any.
+      out: the results folder, which holds the cell to replay or to retime, if any.
     """
     outcome = cell.outcome()
-    recorded = None if cell.replay is None else Recording(Trace.load(_folder(cell.replay, out) / _TRACE))
-    runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
+    if cell.retimes is not None:
+        base = finished(cell.retimes, out)
+        assert base is not None
+        retime(cell.workload, outcome, base.history)
+    else:
+        recorded = None if cell.replay is None else Recording(Trace.load(_folder(cell.replay, out) / _TRACE))
+        runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
     output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
     record = output.finite(

@@ -94,7 +94,7 @@ def _cells(of: Study, environments: Mapping[str, Any]) -> dict[tuple[str, ...], 
     of.add_arguments(parser)
     words = [word for environment in environments for word in ("--env", environment)]
     arguments: argparse.Namespace = parser.parse_args(["--preset", "small", *words])
-    cells = [cell for cell in of.cells(arguments) if cell.replay is None]
+    cells = [cell for cell in of.cells(arguments) if cell.needs is None]
     return {(cell.environment, cell.contender.name, cell.setting, str(cell.seed)): cell for cell in cells}
 
 

@@ -42,6 +42,7 @@ class Variant(NamedTuple):
     setting: str = ""  #: words that distinguish the variant from the study's other variants of the system.
     evaluation: Evaluation | None = None
     replays: str = ""  #: an earlier variant whose schedule this variant repeats, seed by seed.
+    retimes: str = ""  #: an earlier variant whose returns this variant has, at its own times and costs, seed by seed.
     limits: Budget | None = None  #: limits of the variant's runs, in addition to the study's number of steps.
 
     @property
@@ -103,6 +104,7 @@ class Study:
                         variant.setting,
                         variant.evaluation,
                         made[variant.replays][i] if variant.replays else None,
+                        made[variant.retimes][i] if variant.retimes else None,
                     )
                     for i, seed in enumerate(seeds)
                 ]
@@ -182,16 +184,16 @@ def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Seq
 
 def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
     """Runs one cell in this process, where a debugger can follow it, and leaves the cache unchanged."""
-    replayed = [cell.replay for cell in cells if cell.replay is not None]
-    chosen = [cell for cell in (*cells, *replayed) if cell.key == key]
+    needed = [cell.needs for cell in cells if cell.needs is not None]
+    chosen = [cell for cell in (*cells, *needed) if cell.key == key]
     if not chosen:
         raise shell.UsageError(
             f"--only {key}: unknown run of this study; a run's key depends on the other options, so repeat them"
         )
-    replay = chosen[0].replay
-    if replay is not None and finished(replay, out) is None:
+    earlier = chosen[0].needs
+    if earlier is not None and finished(earlier, out) is None:
         raise shell.UsageError(
-            f"--only {key} repeats the schedule of {replay.label}, which --out {out} does not hold: "
+            f"--only {key} needs the run {earlier.label}, which --out {out} does not hold: "
             "run the study without --only first"
         )
     with progress.Display(console) as display:
@@ -208,7 +210,7 @@ def run_all(
     failures: list[Cell],
     idle: list[Worker],
 ) -> None:
-    """Runs the cells that are not done, and the cells that they replay, in up to `jobs` processes.
+    """Runs the cells that are not done, and the cells that they replay or retime, in up to `jobs` processes.
 
     If the files of a finished cell were changed, the function prints its label, and runs it again.
 
@@ -223,7 +225,7 @@ def run_all(
     Raises:
       OSError: if the results folder cannot be written.
     """
-    needed = [cell.replay for cell in cells if cell.replay is not None]
+    needed = [cell.needs for cell in cells if cell.needs is not None]
     asked = {cell.key: cell for cell in (*needed, *cells)}.values()
     for cell in asked:
         if why := damage(cell, out):
@@ -235,9 +237,9 @@ def run_all(
     try:
         with progress.Display(console) as display:
             while waiting or running:
-                ready = [cell for cell in waiting if cell.replay is None or is_done(cell.replay, out)]
+                ready = [cell for cell in waiting if cell.needs is None or is_done(cell.needs, out)]
                 if not ready and not running:
-                    failures += waiting  # the cells that they replay have failed
+                    failures += waiting  # the cells that they need have failed
                     break
                 for cell in ready[: jobs - len(running)]:
                     waiting.remove(cell)

@@ -14,6 +14,7 @@ from experiments.tasks import presets, testbed, testbeds
 from experiments.tasks.testbed import Assumed
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
+from stellaris.systems import DataParallel, Synchronous
 
 Groups: TypeAlias = Mapping[str, Sequence[Finished]]
 #: Returns a system and its baseline, given an environment and the testbed's assumptions.
@@ -100,12 +101,17 @@ def over(
     """
 
     def variants(environment: str) -> Sequence[Variant]:
-        return [
-            row._replace(setting=curves.setting(row.contender.name, what, value))
-            for what in swept
-            for value, changes in SWEPT[what].values.items()
-            for row in pair(environment, replace(assumed, **changes))
-        ]
+        rows: list[Variant] = []
+        first: dict[str, str] = {}  # of each synchronous system the variant that learns; the others have its returns
+        for what in swept:
+            for value, changes in SWEPT[what].values.items():
+                for row in pair(environment, replace(assumed, **changes)):
+                    name = row.contender.name
+                    setting = curves.setting(name, what, value)
+                    timed = isinstance(row.contender.system, Synchronous | DataParallel) and name in first
+                    rows.append(row._replace(setting=setting, retimes=first[name] if timed else ""))
+                    first.setdefault(name, setting)
+        return rows
 
     short = name.removeprefix("stellaris-")
     pictures = [f"{short}_{ratio}" for ratio in RATIOS]

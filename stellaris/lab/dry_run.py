@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris._core import checks
-from stellaris.acting.envs import is_jax
+from stellaris.acting import envs
+from stellaris.acting.envs import EnvSpec, is_jax
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import ActorState, Fragment
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
@@ -90,6 +91,10 @@ def dry_run(
       >>> schedule.updates, schedule.seconds[:3].round(2).tolist()
       (2, [0.0, 1.16, 2.32])
     """
+    if not is_jax(workload.environment):
+        raise TypeError(
+            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
+        )
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)
     held = 0
     if isinstance(system, Stellaris) and not math.isinf(system.rho):
@@ -98,7 +103,10 @@ def dry_run(
 
 
 def run_dry(system: System, workload: Workload, *, platform: Platform, budget: Budget, seed: int) -> None:
-    """Runs a system's event loop with bodies that compute nothing; leaves the trace in the platform, and closes it."""
+    """Runs a system's event loop with bodies that compute nothing; leaves the trace in the platform, and closes it.
+
+    The environment may be any; only its specification is used.
+    """
     _check(system, workload, budget)
     checks.seed(seed=seed)
     with platform:
@@ -109,7 +117,7 @@ def run_dry(system: System, workload: Workload, *, platform: Platform, budget: B
                 raise ValueError(
                     f"the compute time of {name!r} is Measured, but a dry run computes nothing: pass a distribution"
                 )
-        policy, keys = workload.make_policy(workload.environment.spec), Keys.of(seed)  # type: ignore[union-attr]
+        policy, keys = workload.make_policy(_spec(workload)), Keys.of(seed)
         params = _on_host(jax.jit(Policy.init, static_argnums=0)(policy, keys.params))
         session = _DrySession(
             workload,
@@ -144,12 +152,15 @@ def _check(system: System, workload: Workload, budget: Budget) -> None:
         )
     if budget.cost < math.inf:
         raise ValueError(f"budget.cost={budget.cost} is not supported in a dry run: limit steps or seconds instead")
-    if not is_jax(workload.environment):
-        raise TypeError(
-            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
-        )
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
+
+
+def _spec(workload: Workload) -> EnvSpec:
+    """Returns the specification of a workload's environment."""
+    env = envs.make(workload.environment, slots=1)
+    env.close()
+    return env.spec
 
 
 @dataclass(frozen=True)

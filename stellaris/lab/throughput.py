@@ -44,7 +44,7 @@ def throughput(
 
     Args:
       system: as for `dry_run`.
-      workload: as for `dry_run`.
+      workload: the workload; its environment need not be written in JAX, because only its specification is used.
       platform: a fresh platform; it is closed at the end.
       budget: limits of steps or seconds.
       prices: price sheets under which the run is billed.

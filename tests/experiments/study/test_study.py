@@ -233,7 +233,7 @@ def test_a_schedule_that_is_not_there(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "again seed 0: the run whose schedule it repeats is missing" in said
     (base, again) = own.cells(arguments_of(own))
-    with pytest.raises(shell.UsageError, match=f"--only {again.key} repeats the schedule of {base.label}"):
+    with pytest.raises(shell.UsageError, match=f"--only {again.key} needs the run {base.label}"):
         own.main(arguments_of(own, "--out", str(tmp_path), "--only", again.key))
 
 
