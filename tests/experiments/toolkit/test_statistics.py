@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.toolkit import statistics
-from experiments.toolkit.statistics import FEWEST, estimate, interquartile_mean
+from experiments.toolkit.statistics import FEWEST, estimate, interquartile_mean, seeds_needed
 
 
 def test_the_middle_half():
@@ -33,6 +33,17 @@ def test_intervals_are_exact(sizes, monkeypatch):
     got = estimate(*tasks)
     expected = np.percentile(means, [2.5, 97.5], method="inverted_cdf")
     np.testing.assert_allclose((got.low, got.high), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("variation", "effect"), [(0.3, 0.2), (0.5, 0.4)])
+def test_with_the_seeds_needed_an_effect_is_found_four_times_in_five(variation, effect):
+    """By simulation: of 4,000 intervals of the difference of mean logarithms, 80 % exclude 0."""
+    rng, n = np.random.default_rng(0), seeds_needed(variation, effect)
+    deviation = np.sqrt(np.log1p(variation**2))
+    one, other = np.log1p(effect) + deviation * rng.normal(size=(4_000, n)), deviation * rng.normal(size=(4_000, n))
+    apart = (one.mean(axis=1) - other.mean(axis=1)) / (deviation * np.sqrt(2 / n))
+    assert np.mean(np.abs(apart) > 1.96) == pytest.approx(0.8, abs=0.03)
+    assert seeds_needed(variation, effect / 2) > 3 * n
 
 
 def test_eleven_runs_are_resampled_at_random():
