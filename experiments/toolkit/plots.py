@@ -443,14 +443,21 @@ def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
 
 @contextmanager
 def figure(
-    path: Path, title: str, *, columns: int, height: float = 3.0, suffixes: Sequence[str] = ("",)
+    path: Path, title: str, *, columns: int, rows: int = 1, height: float = 3.0, suffixes: Sequence[str] = ("",)
 ) -> Iterator[Sequence[Axes]]:
-    """Yields the axes of a figure, and saves it under each suffix; a file appears only once it is complete."""
+    """Yields the axes of a figure, row by row, and saves it under each suffix; a file appears only once complete.
+
+    The title is above the first axes; with several rows it is above the whole figure.
+    """
     with plt.rc_context(_SETTINGS):
-        canvas, axes = plt.subplots(1, columns, figsize=(4.4 + 2.6 * (columns - 1), height), squeeze=False)
+        size = (4.4 + 2.6 * (columns - 1), rows * height)
+        canvas, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         try:
-            yield list(axes[0])
-            axes[0][0].set_title(title, loc="left", fontsize=10)
+            yield list(axes.flat)
+            if rows > 1:
+                canvas.suptitle(title, x=0.0, ha="left", fontsize=10)
+            else:
+                axes[0][0].set_title(title, loc="left", fontsize=10)
             for suffix in suffixes:
                 with atomic_path(f"{path}{suffix}") as draft:
                     canvas.savefig(draft)

@@ -105,7 +105,7 @@ def seeds_needed(variation: float, effect: float, *, power: float = 0.8, level: 
     """
     deviation = math.sqrt(math.log1p(variation**2))
     z = stats.norm.ppf(0.5 + level / 2) + stats.norm.ppf(power)
-    return max(1, math.ceil(2 * (z * deviation / math.log1p(effect)) ** 2))
+    return max(1, math.ceil(float(2 * (z * deviation / math.log1p(effect)) ** 2)))
 
 
 def _resamples(tasks: Sequence[Sequence[float]]) -> int:

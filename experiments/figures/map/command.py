@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from experiments.figures.map import learning, speed
+from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
 from experiments.figures.map.learning import Learning
+from experiments.figures.map.outcomes import MACHINES, TIME, USE, Efficiency, Speeds, advantages, efficiency
+from experiments.figures.map.pictures import Mark, draw
 from experiments.figures.map.speed import Grid
 from experiments.lab.command import shown, use_all_cores
 from experiments.study.cells import code_version
+from experiments.tasks import testbed
 from experiments.toolkit import options, output
 from experiments.toolkit.provenance import provenance
 from stellaris.acting.jax_env import JaxEnvironment
@@ -33,7 +38,7 @@ class Preset:
 
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
-        Grid((1.0, 4.0), (0.1,), (1, 4), (1,), (0.0,), (0.1,), batches=4),
+        Grid((1.0, 4.0), (0.1,), (1, 4), (1,), (0.0, 1.0), (0.1,), batches=4),
         Learning((1.0,), (0.1,), (2,), (1e-3,), seeds=2, batches=4),
         {"CartPole": None},
     ),
@@ -58,6 +63,14 @@ PRESETS: Mapping[str, Preset] = {
         {"CartPole": None, "Acrobot-v1": "Acrobot-v1"},
     ),
 }
+
+#: Deployments of the papers: the demo, whose round has an overhead of 5 s, and the testbed with the tuned settings.
+MARKS = (
+    Mark("D", 40 * testbed.GRADIENT / (testbed.DEMO_OVERHEAD + 256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
+    Mark("T", 80 * testbed.GRADIENT / (256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
+)
+_GROWTHS = (0.0, 1.0)
+_TOLD = {TIME: "time", MACHINES: "cost of machines", USE: "cost by use"}
 
 #: The parts of the study, in order.
 _PARTS = ("speed", "learning", "report")
@@ -84,6 +97,8 @@ def main(arguments: argparse.Namespace) -> int:
         for name, environment in preset.tasks.items():
             _learn(preset, name, CartPole() if environment is None else Gymnax(environment), out)
             _note(out, f"learning_{name}", preset)
+    if "report" in arguments.parts:
+        report(out)
     return 0
 
 
@@ -96,6 +111,32 @@ def _learn(preset: Preset, name: str, environment: JaxEnvironment, out: Path) ->
         found = learning.curves(preset.learning, point, environment, out / "blocks", shown())
         rows += learning.rows(preset.learning, point, found)
         output.write_rows(out / f"learning_{name}.csv", rows)
+
+
+def report(out: Path) -> None:
+    """Writes η and the map, and draws the pictures, for every environment whose tables the folder holds."""
+    if not (out / "speed.csv").exists():
+        return
+    speeds = Speeds.of(read(out / "speed.csv"))
+    even = Efficiency({system: {(1.0, 0.1, 1): 1.0} for system in (ONE_LEARNER, IN_ROUNDS, SAMPLING_ON)})
+    _draw([*advantages(speeds, even)], "speed", out / "speed", "environment steps per second", "S")
+    for path in sorted(out.glob("learning_*.csv")):
+        name = path.stem.removeprefix("learning_")
+        eta, table = efficiency(read(path))
+        output.write_rows(out / f"eta_{name}.csv", table)
+        rows: list[dict[str, Any]] = []
+        for what, growth in itertools.product((TIME, MACHINES, USE), _GROWTHS):
+            these = [*advantages(speeds, eta, what=what, growth=growth)]
+            rows += [{"what": what, "growth": growth, **row} for row in these]
+            told = f"{name}: Stellaris against the best of the others, equal {_TOLD[what]}, g = {growth:g}"
+            _draw(these, "best", out / f"map_{what}_g{growth:g}_{name}", told, "ratio")
+        short = [{key: x if isinstance(x, str) else float(f"{x:.4g}") for key, x in row.items()} for row in rows]
+        output.write_rows(out / f"map_{name}.csv", short)
+
+
+def _draw(rows: Sequence[dict[str, Any]], column: str, path: Path, title: str, label: str) -> None:
+    if len({row["kappa"] for row in rows}) > 1 and len({row["learners"] for row in rows}) > 1:
+        draw(rows, column, path, title, MARKS, label)
 
 
 def _note(out: Path, part: str, preset: Preset) -> None:

@@ -1,0 +1,220 @@
+"""The outcomes of the map: steps to a return, speed-ups, and their products."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.interpolate import RegularGridInterpolator
+
+from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
+from stellaris.types import NDArray
+
+#: The part of the way from the untrained to the best mean return at which steps are counted.
+PART = 0.8
+#: The number of batches over which a curve is averaged, and those of the end of a run.
+_WINDOW, _TAIL = 5, 8
+#: Rates below this are those of untrained policies.
+_LEAST_RATE = 1e-9
+
+Row = Mapping[str, str]
+
+
+# ---- learning --------------------------------------------------------------------------------------------------------
+
+
+class Curves(NamedTuple):
+    """The returns of the runs of one point of the map."""
+
+    rates: Sequence[float]
+    returns: NDArray  #: `[rate, seed, batch]`; NaN for a batch in which no episode ended.
+
+
+def curves_of(rows: Sequence[Row]) -> Curves:
+    """Reads the curves of one point from rows of a table."""
+    rates = list(dict.fromkeys(float(row["learning_rate"]) for row in rows))
+    each = [[float(x or "nan") for x in row["returns"].split(" ")] for row in rows]
+    return Curves(rates, np.array(each).reshape(len(rates), -1, len(each[0])))
+
+
+def target_of(synchronous: Curves) -> float:
+    """Returns the return that is to be reached: the part of the way from the untrained to the best mean return."""
+    untrained = [rate < _LEAST_RATE for rate in synchronous.rates]
+    floor = float(np.nanmean(synchronous.returns[untrained]))
+    best = float(np.nanmean(synchronous.returns[..., -_TAIL:], axis=(1, 2)).max())
+    return floor + PART * (best - floor)
+
+
+def batches_to(returns: NDArray, target: float) -> float:
+    """Returns the batches until the mean over seeds of `returns`, `[seed, batch]`, reaches a target; infinite if never.
+
+    The mean is averaged over the last five batches, and interpolated between batches.
+
+    Example:
+      >>> rising = np.array([[0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]])
+      >>> batches_to(rising, 25.0), batches_to(rising, 99.0)
+      (5.5, inf)
+    """
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(returns)
+        total, count = np.nansum(returns, axis=0), known.sum(axis=0)
+    kernel = np.ones(_WINDOW)
+    smooth = np.convolve(total, kernel, "valid") / np.maximum(np.convolve(count, kernel, "valid"), 1)
+    above = np.flatnonzero(smooth >= target)
+    if not len(above):
+        return math.inf
+    first = int(above[0])
+    part = 1.0 if first == 0 else (target - smooth[first - 1]) / (smooth[first] - smooth[first - 1])
+    return float(first - 1 + part + _WINDOW)
+
+
+def needed(curves: Curves, target: float) -> float:
+    """Returns the batches that a system needs at its best rate, or all batches if it does not reach the target.
+
+    The rate is chosen on one half of the seeds and the batches are counted on the other, and reversely.
+    """
+    trained = [i for i, rate in enumerate(curves.rates) if rate > _LEAST_RATE]
+    halves = np.arange(curves.returns.shape[1]) % 2 == 0
+    found = []
+    for half in (halves, ~halves):
+        # Among rates that all miss the target, the one with the highest mean return is chosen.
+        order = [
+            (batches_to(curves.returns[i, half], target), -float(np.nanmean(curves.returns[i, half]))) for i in trained
+        ]
+        chosen = trained[min(range(len(trained)), key=lambda place: order[place])]
+        found.append(min(batches_to(curves.returns[chosen, ~half], target), float(curves.returns.shape[2])))
+    return float(np.mean(found))
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """How many steps the synchronous system needs over those of each other system: η, interpolated.
+
+    Args:
+      measured: η by system, and by κ, variation and number of learners.
+    """
+
+    measured: Mapping[str, Mapping[tuple[float, ...], float]]
+    _functions: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def __call__(self, system: str, kappa: float, variation: float, learners: int) -> float:
+        """Returns η of a system on a deployment; beyond the measured deployments that of the nearest."""
+        if system in (SYNCHRONOUS, DATA_PARALLEL):
+            return 1.0
+        known = self.measured[system]
+        axes = [sorted({key[i] for key in known}) for i in range(3)]
+        if system not in self._functions:
+            values = np.array([[[known[k, v, n] for n in axes[2]] for v in axes[1]] for k in axes[0]])
+            grid = (np.log2(axes[0]), np.array(axes[1]), np.log2(axes[2]))
+            keep = [i for i, axis in enumerate(grid) if len(axis) > 1]
+            own = RegularGridInterpolator([grid[i] for i in keep], values.squeeze()) if keep else None
+            self._functions[system] = (keep, own, float(values.flat[0]))
+        keep, own, only = self._functions[system]
+        if own is None:
+            return float(only)
+        place = [np.clip(x, min(axis), max(axis)) for x, axis in zip((kappa, variation, learners), axes, strict=True)]
+        place = [math.log2(place[0]), place[1], math.log2(place[2])]
+        return float(own([[place[i] for i in keep]])[0])
+
+
+def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
+    """Returns η of the systems of a table, and a row for every measured deployment."""
+    groups: dict[tuple[str, float, float, int], list[Row]] = {}
+    for row in rows:
+        key = row["system"], float(row["kappa"]), float(row["variation"]), int(row["learners"])
+        groups.setdefault(key, []).append(row)
+    of = {key: curves_of(group) for key, group in groups.items()}
+    (synchronous,) = (curves for key, curves in of.items() if key[0] == SYNCHRONOUS)
+    target = target_of(synchronous)
+    base = needed(synchronous, target)
+    measured: dict[str, dict[tuple[float, ...], float]] = {}
+    table = []
+    for (system, *place), curves in of.items():
+        batches = needed(curves, target)
+        kappa, variation, learners = place
+        measured.setdefault(system, {})[kappa, variation, learners] = base / batches
+        table.append(
+            {
+                "system": system,
+                "kappa": kappa,
+                "variation": variation,
+                "learners": learners,
+                "target": float(f"{target:.4g}"),
+                "batches": float(f"{batches:.4g}"),
+                "missed": batches >= curves.returns.shape[2],
+                "eta": float(f"{base / batches:.4g}"),
+            }
+        )
+    return Efficiency(measured), table
+
+
+# ---- the map ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """The table of speeds, by point."""
+
+    rows: Mapping[tuple[Any, ...], Row]
+
+    @staticmethod
+    def of(rows: Sequence[Row]) -> "Speeds":
+        """Indexes the rows of the table."""
+        return Speeds({_key(row): row for row in rows})
+
+    def get(
+        self,
+        system: str,
+        kappa: float,
+        variation: float,
+        learners: int = 1,
+        *,
+        sharers: int = 1,
+        growth: float = 0.0,
+        update: float = 0.1,
+    ) -> Row:
+        """Returns the row of a point."""
+        return self.rows[system, kappa, variation, learners, sharers, growth, update]
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    numbers = [float(row[name]) for name in ("kappa", "variation")]
+    counts = [int(row[name]) for name in ("learners", "sharers")]
+    return row["system"], *numbers, *counts, float(row["growth"]), float(row["update"])
+
+
+#: What is compared: steps per second, or million steps per USD under either bill.
+TIME, MACHINES, USE = "time", "machines", "use"
+
+
+def rate(row: Row, what: str) -> float:
+    """Returns the steps of a point per second or per USD."""
+    return float(row["steps_per_second"]) if what == TIME else 1.0 / float(row[f"cost_{what}"])
+
+
+def advantages(
+    speeds: Speeds, eta: Efficiency, *, what: str = TIME, sharers: int = 1, growth: float = 0.0, update: float = 0.1
+) -> Iterator[dict[str, Any]]:
+    """Yields S, η, and the product's ratio to those of each other system, for every deployment of the map."""
+    keys = [(key, row) for key, row in speeds.rows.items() if key[0] in (IN_ROUNDS, SAMPLING_ON)]
+    for (system, kappa, variation, learners, shared, _, cost), row in keys:
+        if cost != update or shared != (sharers if learners > 1 else 1):
+            continue
+        own = rate(row, what) * eta(system, kappa, variation, learners)
+        others = {
+            SYNCHRONOUS: rate(speeds.get(SYNCHRONOUS, kappa, variation), what),
+            ONE_LEARNER: rate(speeds.get(ONE_LEARNER, kappa, variation), what) * eta(ONE_LEARNER, kappa, variation, 1),
+        }
+        if learners > 1:
+            others[DATA_PARALLEL] = rate(speeds.get(DATA_PARALLEL, kappa, variation, learners, growth=growth), what)
+        yield {
+            "system": system,
+            "kappa": kappa,
+            "variation": variation,
+            "learners": learners,
+            "speed": rate(row, what) / others[SYNCHRONOUS],
+            "eta": eta(system, kappa, variation, learners),
+            **{name: own / other for name, other in others.items()},
+            "best": own / max(others.values()),
+        }

@@ -1,0 +1,69 @@
+"""The pictures of the map: contours over κ and the number of learners."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import TwoSlopeNorm
+
+from experiments.toolkit import plots
+
+#: The contours of a ratio; the line at 1 is drawn thick.
+_LEVELS = (0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 8.0, 16.0)
+
+
+class Mark(NamedTuple):
+    """A deployment that is marked on the map."""
+
+    letter: str
+    kappa: float
+    learners: int
+    variation: float
+
+
+def draw(
+    rows: Sequence[Mapping[str, Any]], column: str, path: Path, title: str, marks: Sequence[Mark], label: str
+) -> None:
+    """Draws a column of the map as contours: a row of panels per system, a panel per variation of durations."""
+    systems = list(dict.fromkeys(row["system"] for row in rows))
+    variations = sorted({row["variation"] for row in rows})
+    with plots.figure(
+        path, title, columns=len(variations), rows=len(systems), suffixes=(".png", ".pdf"), height=3.0
+    ) as several:
+        filled = None
+        for i, system in enumerate(systems):
+            for j, variation in enumerate(variations):
+                axes = several[i * len(variations) + j]
+                own = [row for row in rows if (row["system"], row["variation"]) == (system, variation)]
+                filled = _contours(axes, own, column)
+                for mark in marks:
+                    if abs(mark.variation - variation) < 0.05:
+                        axes.text(mark.kappa, mark.learners, mark.letter, weight="bold", ha="center", va="center")
+                if i == 0:
+                    axes.set_title(f"variation {variation:g}", fontsize=9)
+                if i == len(systems) - 1:
+                    axes.set_xlabel("κ = Gτ/A")
+                if j == 0:
+                    axes.set_ylabel(f"{system}\nlearners")
+        assert filled is not None
+        bar = several[0].figure.colorbar(filled, ax=list(several), label=label, ticks=np.log2(_LEVELS))
+        bar.ax.set_yticklabels([f"{level:g}" for level in _LEVELS])
+
+
+def _contours(axes: Axes, rows: Sequence[Mapping[str, Any]], column: str) -> Any:
+    kappas, learners = (sorted({row[name] for row in rows}) for name in ("kappa", "learners"))
+    values = {(row["kappa"], row["learners"]): row.get(column, np.nan) for row in rows}
+    ratio = np.log2([[values[kappa, n] for kappa in kappas] for n in learners])
+    levels = np.log2(_LEVELS)
+    norm = TwoSlopeNorm(0.0, levels[0], levels[-1])
+    filled = axes.contourf(kappas, learners, ratio, levels=levels, cmap="PuOr_r", norm=norm, extend="both")
+    axes.contour(kappas, learners, ratio, levels=levels, colors="0.5", linewidths=0.4)
+    axes.contour(kappas, learners, ratio, levels=[0.0], colors="black", linewidths=1.6)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.grid(visible=False)
+    return filled

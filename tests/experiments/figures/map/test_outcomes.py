@@ -1,0 +1,96 @@
+"""The map: steps to a return, and products of speed and learning, by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from experiments.figures.map import outcomes
+from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS, Point
+from experiments.figures.map.outcomes import MACHINES, TIME, Curves, Efficiency, Speeds, advantages
+from experiments.figures.map.speed import Grid, measure
+
+RISING = np.arange(40.0)
+
+
+def test_batches_to_a_return():
+    """Of the mean over seeds, averaged over five batches: batches b-4 to b average b-2, and b+1 batches are over."""
+    assert outcomes.batches_to(RISING[None], 10.0) == pytest.approx(13.0)
+    assert outcomes.batches_to(np.stack([RISING, RISING + 2.0]), 10.0) == pytest.approx(12.0)
+    assert outcomes.batches_to(RISING[None], -1.0) == 5.0
+    assert math.isinf(outcomes.batches_to(RISING[None], 37.5))
+    gaps = RISING.copy()
+    gaps[::2] = np.nan  # no episode ended
+    assert outcomes.batches_to(gaps[None], 10.0) == pytest.approx(13.0, abs=1.0)
+
+
+def test_the_best_rate_is_not_chosen_on_the_seeds_that_are_reported():
+    """A rate that is fast with even seeds alone is chosen by them, and reported with the odd ones."""
+    slow, fast, never = RISING / 2, RISING, 0 * RISING
+    returns = np.array([[slow, slow, slow, slow], [fast, never, fast, never]])
+    chosen_by_even, chosen_by_odd = 40.0, 2 * 8.0 + 3.0
+    assert outcomes.needed(Curves([1e-3, 1e-2], returns), 8.0) == pytest.approx((chosen_by_even + chosen_by_odd) / 2)
+    everywhere = np.array([[never] * 4, [fast] * 4])
+    assert outcomes.needed(Curves([1e-12, 1e-2], everywhere), 8.0) == pytest.approx(11.0)
+    assert outcomes.needed(Curves([1e-2], everywhere[:1]), 8.0) == 40.0
+
+
+def test_the_target_lies_between_the_untrained_and_the_best():
+    returns = np.stack([np.full((2, 40), 10.0), np.full((2, 40), 50.0), np.full((2, 40), 110.0)])
+    assert outcomes.target_of(Curves([1e-12, 1e-3, 1e-2], returns)) == pytest.approx(10.0 + 0.8 * 100.0)
+
+
+def test_learning_is_interpolated():
+    """In the logarithms of κ and of the learners, and in the variation; beyond, the nearest."""
+    eta = Efficiency(
+        {
+            IN_ROUNDS: {
+                (kappa, variation, learners): math.log2(kappa) + 10 * variation + 100 * math.log2(learners)
+                for kappa in (1.0, 4.0)
+                for variation in (0.0, 1.0)
+                for learners in (1, 4)
+            }
+        }
+    )
+    assert eta(IN_ROUNDS, 2.0, 0.5, 2) == pytest.approx(1.0 + 5.0 + 100.0)
+    assert eta(IN_ROUNDS, 99.0, 0.0, 64) == pytest.approx(2.0 + 200.0)
+    assert eta(SYNCHRONOUS, 2.0, 0.5, 1) == eta(DATA_PARALLEL, 2.0, 0.5, 8) == 1.0
+
+
+def test_advantages_by_hand():
+    """Twice the steps per second at 0.75 of the learning, against the best of three; costs are the other way round."""
+    rows = []
+    for system, learners, steps, cost in (
+        (SYNCHRONOUS, 1, 100.0, 1.0),
+        (ONE_LEARNER, 1, 150.0, 1.0),
+        (DATA_PARALLEL, 4, 120.0, 2.0),
+        (SAMPLING_ON, 4, 200.0, 4.0),
+    ):
+        point = {"system": system, "kappa": 1.0, "variation": 0.1, "learners": learners, "sharers": 1}
+        point |= {"growth": 0.0, "update": 0.1, "steps_per_second": steps, "cost_machines": cost, "cost_use": cost}
+        rows.append({name: str(value) for name, value in point.items()})
+    place = {(1.0, 0.1, 4): 0.75}
+    eta = Efficiency({SAMPLING_ON: place, ONE_LEARNER: {(1.0, 0.1, 1): 0.5}})
+    (row,) = advantages(Speeds.of(rows), eta, what=TIME)
+    assert (row["speed"], row["eta"]) == (2.0, 0.75)
+    assert row[SYNCHRONOUS] == pytest.approx(1.5)
+    assert row[ONE_LEARNER] == pytest.approx(2.0)
+    assert row[DATA_PARALLEL] == row["best"] == pytest.approx(1.25)
+    (row,) = advantages(Speeds.of(rows), eta, what=MACHINES)
+    assert row[SYNCHRONOUS] == row["best"] == pytest.approx(0.25 * 0.75)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("system", "expected"), [(SYNCHRONOUS, 1024 / 3), (ONE_LEARNER, 1024 / 2), (IN_ROUNDS, 1024 / 1.5)]
+)
+def test_speeds_without_variation(system, expected):
+    """A fragment of 1 s and gradients of 2 s: 3 s a round; 2 s if sampling is hidden; 1.5 s with four learners."""
+    point = Point(system, 2.0, 0.0, 4 if system == IN_ROUNDS else 1, update=0.0)
+    assert measure((point, 40)).steps == pytest.approx(expected, rel=0.05)
+
+
+def test_every_deployment_is_measured_once():
+    grid = Grid((1.0, 2.0), (0.1,), (1, 4), (1, 4), (0.0, 1.0), (0.1, 1.4), 4)
+    points = [*grid.points()]
+    assert len({*points}) == len(points) == 2 * (2 + 2 + 2 * (2 + 4))
