@@ -144,6 +144,16 @@ DEFECTS = (
     Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(mask, x, 0.0))", "total = jnp.sum(x)"),
     # ---- acting
     Defect("stellaris/acting/normalisation.py", "share = other.count / count", "share = self.count / count"),
+    Defect("stellaris/acting/normalisation.py", "jnp.where(self.reward > 0, self.reward, own.reward)", "own.reward"),
+    Defect(
+        "stellaris/acting/rollout.py", "scaling_discount * discounted + step.reward", "scaling_discount * discounted"
+    ),
+    Defect("stellaris/acting/rollout.py", "                float(discounted[i]),\n", "                0.0,\n"),
+    Defect(
+        "stellaris/lab/program.py",
+        "starts != NONE, 0.0, jnp.take(carry.discounted",
+        "starts == NONE, 0.0, jnp.take(carry.discounted",
+    ),
     Defect("stellaris/acting/rollout.py", "ended = step.terminated | step.truncated", "ended = step.terminated"),
     # ---- replay
     Defect("stellaris/replay/table.py", "return number % table.capacity", "return number % (table.capacity - 1)"),

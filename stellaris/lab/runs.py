@@ -1,6 +1,7 @@
 """The runs of a sweep: each combination of settings and seeds, and which of them can be vectorised together."""
 
 import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -124,6 +125,13 @@ def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
         if arguments:
             raise ValueError(f"axes {sorted(arguments)} are not settings: pass schedule as a function of them")
         return schedule
+    try:
+        inspect.signature(schedule).bind(**arguments)
+    except TypeError as error:
+        raise ValueError(
+            f"axes {sorted(arguments)} do not fit the schedule's arguments: {error}; name a setting such as "
+            "'algorithm.clip', or an argument of schedule"
+        ) from None
     made = schedule(**arguments)
     if not isinstance(made, Schedule):
         raise TypeError(f"schedule returned {made!r} for {dict(arguments)}: expected a Schedule")

@@ -151,6 +151,10 @@ def test_results_of_other_code_are_not_read(tmp_path):
             {"axes": {"lag": [1]}, "schedule": schedule(0)},
             r"axes \['lag'\] are not settings: pass schedule as a function",
         ),
+        (
+            {"axes": {"delay": [1]}, "schedule": lambda lag: 0},
+            r"axes \['delay'\] do not fit the schedule's arguments: missing",
+        ),
         ({"aggregator": softsync(1)}, "the schedule has no queued gradients; leave the aggregator out"),
         ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
         ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),

@@ -2,7 +2,7 @@
 
 One process steps the environments in turn. Settings outside the task are the libraries' defaults: Adam with epsilon
 1e-5, orthogonal initial weights (SB3) or flax's (SBX), and advantages standardised by minibatch. Observations are
-normalised by running statistics, rewards are not.
+normalised by running statistics, and rewards if the task says so.
 """
 
 import importlib
@@ -21,7 +21,7 @@ def main(task: Task, library: str) -> None:
     env = make_vec_env(task.environment, task.actors, seed=task.seed, vec_env_cls=DummyVecEnv)
     model = importlib.import_module(library).PPO(
         "MlpPolicy",  # tanh in both libraries
-        VecNormalize(env, norm_reward=False, gamma=task.discount),
+        VecNormalize(env, norm_reward=task.scale_rewards, gamma=task.discount),
         learning_rate=task.learning_rate,
         n_steps=task.fragment,
         batch_size=task.minibatch,

@@ -26,9 +26,9 @@ def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
         if not reporter.report(int(learned), mean):
             raise _Over
 
-    workload = Workload(
-        task.environment, policy=ActorCritic((task.hidden,) * 2), actors=task.actors, fragment=task.fragment
-    )
+    scaling = task.discount if task.scale_rewards else None
+    policy = ActorCritic((task.hidden,) * 2, scaling_discount=scaling)
+    workload = Workload(task.environment, policy=policy, actors=task.actors, fragment=task.fragment)
     if on_ray:
         system, platform = _on_ray(task)
     else:

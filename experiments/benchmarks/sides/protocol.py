@@ -31,6 +31,8 @@ class Task:
     warm_up: int = 0  #: rounds before the clock of `seconds` starts.
     seconds: float = 20.0  #: the most seconds of training after the warm-up.
     target: float | None = None  #: the mean return of the last 100 training episodes that ends training.
+    steps: int = 10**9  #: the number of environment steps that ends training.
+    scale_rewards: bool = False  #: whether rewards are divided by the running deviation of returns.
 
     @property
     def batch(self) -> int:
@@ -75,7 +77,8 @@ class Reporter:
             if self._rounds == task.warm_up:
                 self._warm = seconds
         reached = task.target is not None and episode_return is not None and episode_return >= task.target
-        return not reached and (self._warm is None or seconds < self._warm + task.seconds)
+        within = self._warm is None or seconds < self._warm + task.seconds
+        return not reached and within and steps < task.steps
 
 
 def task_given() -> Task:
