@@ -6,6 +6,7 @@ import csv
 import functools
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 import stellaris
 from experiments.study import runs
@@ -115,6 +117,15 @@ class Finished:
     folder: Path
     history: Sequence[Row]
     summary: Mapping[str, Any]
+
+    @property
+    def mean_return(self) -> float:
+        """The mean over virtual time of the return of the last episodes, from the first row that has one to the end."""
+        known = [(row["seconds"], row["episode_return"]) for row in self.history if "episode_return" in row]
+        times, returns = np.array([row for row in known if np.isfinite(row[1])]).reshape(-1, 2).T
+        if len(times) < 2:
+            return float(returns[0]) if len(returns) else math.nan
+        return float(np.trapezoid(returns, times) / (times[-1] - times[0]))
 
     @property
     def trace(self) -> Trace:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,9 @@ def _names(result: Finished) -> dict[str, Any]:
 def figures(result: Finished) -> dict[str, Any]:
     """Returns the results that are reproducible."""
     other = ("system", "seed", "status", "wall_seconds")
-    return {name: value for name, value in result.summary.items() if name not in other}
+    own = {name: value for name, value in result.summary.items() if name not in other}
+    mean = result.mean_return
+    return own | {"mean_return": None if math.isnan(mean) else mean}
 
 
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:

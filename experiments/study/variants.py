@@ -65,8 +65,19 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
             ]
             bills = [estimate(column(of, bill)).middle for bill in ("cost_demo", "cost_pay_per_use")]
             figures = [f"{middle:,.4g}" for middle in middles] + [f"{bill:.4f}" for bill in bills]
-            rows.append((environment, setting, str(estimate(bars[setting])), str(len(of)), *figures))
-    headings = ("environment", "variant", "return", "seeds", "virtual s", "gradients", "versions", "staleness")
+            means = estimate([one.mean_return for one in of])
+            rows.append((environment, setting, str(estimate(bars[setting])), str(means), str(len(of)), *figures))
+    headings = (
+        "environment",
+        "variant",
+        "return",
+        "mean over the run",
+        "seeds",
+        "virtual s",
+        "gradients",
+        "versions",
+        "staleness",
+    )
     tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
 
 

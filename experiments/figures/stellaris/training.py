@@ -14,6 +14,7 @@ from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks.presets import architectures, minionsrl_max
 from experiments.toolkit import plots
+from experiments.toolkit.statistics import estimate
 from stellaris.acting import envs
 from stellaris.acting.policies import PolicyVersion
 from stellaris.acting.rollout import Actors, start
@@ -72,12 +73,15 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         tuned = {name: of for name, of in groups.items() if not of[0].cell.setting}
         curves.draw(tuned or groups, out / f"training_{environment}", title=environment, over=plots.TIME_AND_STEPS)
         workload = next(iter(groups.values()))[0].cell.workload
-        rows.append((environment, "untrained", _untrained(workload), "", "mean, standard error"))
+        rows.append((environment, "untrained", _untrained(workload), "", "", "mean, standard error"))
         for name, of in groups.items():
             final, seconds = curves.last(of, "episode_return"), curves.last(of, "seconds")
-            rows.append((environment, name, str(final), f"{seconds.middle:,.0f}", curves.interval(final)))
+            mean = estimate([one.mean_return for one in of])
+            rows.append((environment, name, str(final), str(mean), f"{seconds.middle:,.0f}", curves.interval(final)))
     title = f"mean return of the last 100 training episodes after {results[0].cell.budget.steps:,.0f} steps"
-    tidy.show(title, ("environment", "system", "return", "virtual s", "interval"), rows, out, console)
+    tidy.show(
+        title, ("environment", "system", "return", "mean over the run", "virtual s", "interval"), rows, out, console
+    )
 
 
 def _untrained(workload: Workload) -> str:

@@ -195,3 +195,14 @@ def test_a_full_disk(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         cells._do(tiny(), tmp_path, wire)
     assert [*(tmp_path / "cells").iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("returns", "mean"),
+    [([0.0, 10.0, 10.0], 8.75), ([np.nan, 10.0, 30.0], 20.0), ([np.nan, np.nan, 7.0], 7.0), ([np.nan] * 3, np.nan)],
+)
+def test_the_mean_return_of_a_run(returns, mean):
+    """Over time: rows at 0, 1 and 4 s; before the first episode has ended there is no return."""
+    rows = [{"seconds": t, "episode_return": x} for t, x in zip((0.0, 1.0, 4.0), returns, strict=True)]
+    rows.append({"seconds": 9.0})
+    assert cells.Finished(tiny(), None, rows, {}).mean_return == pytest.approx(mean, nan_ok=True)
