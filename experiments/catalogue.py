@@ -156,5 +156,6 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "reproduce", "all figures, one after the other", {"smoke": "5", "small": "480", "paper": "20,000"}
     ),
     "report": Entry("report.command", "all claims and figures on one page", {"": "1"}),
+    "pages": Entry("report.pages", "the tables of results in the documentation", {"": "1"}),
     "list": Entry("listing"),
 }

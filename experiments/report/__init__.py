@@ -1,1 +1,1 @@
-"""The report: one page with the figures of all finished studies, and the papers' claims with our measurements."""
+"""The report, one page about all finished studies, and the tables of results in the documentation's pages."""

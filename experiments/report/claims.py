@@ -233,8 +233,8 @@ def _faster(own: Run, other: Run) -> float:
 
 
 _SAVED_BY_USE, _SAVED, _SAVED_AZURE = (_saved(f"cost_{bill}") for bill in ("pay_per_use", "demo", "azure"))
-_REWARD = "episodic reward against the baselines at equal wall-clock time"
-_COST = "training cost reduction against the baselines"
+REWARD = "episodic reward against the baselines at equal wall-clock time"
+COST = "training cost reduction against the baselines"
 
 
 def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
@@ -248,14 +248,14 @@ _MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"
 _FINE_TUNING, _REPLAY = "scheduler training cost saved by fine-tuning", "trajectory throughput against Reverb (up to)"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
 COMPARISONS = (
-    Comparison(_REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
-    Comparison(_REWARD, "stellaris-motivation", "synchronous", "the demo's settings", _return_ratio),
-    Comparison(_REWARD, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max", _return_ratio),
-    Comparison(_COST, "stellaris-training", "synchronous", "tuned, by use", _SAVED_BY_USE),
-    Comparison(_COST, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max, by use", _SAVED_BY_USE),
-    Comparison(_COST, "stellaris-training", "synchronous", "tuned, demo's bill", _SAVED),
-    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _SAVED_BY_USE),
-    Comparison(_COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _SAVED),
+    Comparison(REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
+    Comparison(REWARD, "stellaris-motivation", "synchronous", "the demo's settings", _return_ratio),
+    Comparison(REWARD, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max", _return_ratio),
+    Comparison(COST, "stellaris-training", "synchronous", "tuned, by use", _SAVED_BY_USE),
+    Comparison(COST, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max, by use", _SAVED_BY_USE),
+    Comparison(COST, "stellaris-training", "synchronous", "tuned, demo's bill", _SAVED),
+    Comparison(COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _SAVED_BY_USE),
+    Comparison(COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _SAVED),
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),

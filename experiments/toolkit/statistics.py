@@ -28,8 +28,17 @@ class Estimate(NamedTuple):
     claim: bool  #: whether there are enough seeds for an interval.
 
     def __str__(self) -> str:
-        around = f" ({self.low:,.4g} to {self.high:,.4g})" if self.low < self.high else ""
-        return f"{self.middle:,.4g}{around}"
+        return format(self, ",.4g")
+
+    def __format__(self, spec: str) -> str:
+        """Formats all three numbers in the same way, `,.4g` by default; leaves out an interval of one point.
+
+        Example:
+          >>> f"{estimate([3.0, 1.0, 2.0]):.1f}"
+          '2.0 (1.0 to 3.0)'
+        """
+        middle, low, high = (format(number, spec or ",.4g") for number in self[:3])
+        return f"{middle} ({low} to {high})" if self.low < self.high else middle
 
 
 def ratio(one: float, other: float) -> float:

@@ -1,47 +1,68 @@
-"""The documentation's tables have the numbers of the committed results."""
+"""`python -m experiments pages`: the documentation's tables of results are those of the committed results."""
 
 import re
-from pathlib import Path
 
-from experiments.report import command
-from tests.experiments.csv_rows import rows
+import pytest
 
-ROOT = Path(command.__file__).parents[2]
-SMALL = ROOT / "experiments" / "results" / "small"
-PAGE = (ROOT / "docs" / "results.md").read_text()
+from experiments import command
+from experiments.report import pages
+from experiments.report.tables import TABLES
 
-
-def to_the_cent(text):
-    """Rounds all numbers of a text to two decimals."""
-    return re.sub(r"[\d,]+\.?\d*", lambda number: f"{float(number[0].replace(',', '')):.2f}", text)
+#: The pages whose tables of results are all written from the committed files.
+WRITTEN = [pages.ROOT / name for name in ("README.md", "docs/results.md", "docs/systems.md", "docs/lab-lag.md")]
 
 
-def middle(text):
-    return to_the_cent(text).split(" ")[0]
+def test_the_tables_are_those_of_the_committed_results(capsys):
+    """If they are not, `python -m experiments pages` rewrites them."""
+    assert (command.main(["pages", "--check"]), capsys.readouterr().out) == (0, "")
 
 
-def test_the_way_from_the_baseline_to_the_demo():
-    table = rows(SMALL / "stellaris-why" / "table.csv")
-    assert len(table) == 18
-    for row in table:
-        name = row["with"].removesuffix(", 0 s")
-        if name == "baseline":
-            continue
-        returns = ("return, equal time", "mean until then", "by evaluation", "equal steps")
-        ratios = [to_the_cent(row[column]) for column in ("/ row before", *returns)]
-        cells = [name, *ratios, middle(row["virtual time"]), middle(row["by use"])]
-        assert f"| {' | '.join(cells)} |" in PAGE, row
-    readme = (ROOT / "README.md").read_text()
-    of = {row["with"]: to_the_cent(row["return, equal time"]).replace(" (", " times (") for row in table}
-    assert f"reaches {of['no waiting']} its baseline's return at equal time" in readme
-    assert f"with four times as many reaches {of['4 x gradients']} its own" in readme
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_no_table_of_results_is_typed(page):
+    """Outside of the marks, no cell of a table begins with a number."""
+    typed = re.sub(r"<!-- table: .*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+    cells = [cell.strip() for line in typed.splitlines() if line.startswith("|") for cell in line.split("|")]
+    assert not [cell for cell in cells if re.match(r"[-\u2212<>~ ]*\d", cell)]
 
 
-def test_the_overhead_of_the_demos_rounds():
-    table = rows(SMALL / "stellaris-demo-sweeps" / "table.csv")
-    assert [row["testbed"] for row in table] == [f"overhead {seconds}" for seconds in (0, 1, 5, 10)]
-    for row in table:
-        seconds, bills = row["testbed"].removeprefix("overhead "), (row["cost, demo's bill"], row["cost by use"])
-        assert (
-            f"| {seconds} | {to_the_cent(row['return at equal time'])} | {' | '.join(map(middle, bills))} |" in PAGE
-        ), row
+def test_every_table_is_on_a_page():
+    marked = [name for page in WRITTEN for name in re.findall("<!-- table: (.*) -->", page.read_text())]
+    assert sorted(marked) == sorted(TABLES)
+
+
+@pytest.fixture
+def page(tmp_path, monkeypatch):
+    """The only page of a repository, which has one table as it should be."""
+    (tmp_path / "README.md").write_text(pages.rewritten("# A\n<!-- table: free-lag -->\n<!-- end -->\n\nText 9.\n"))
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    return tmp_path / "README.md"
+
+
+def test_a_changed_number_is_reported_and_put_right(page, capsys):
+    right = page.read_text()
+    assert right.count("\n|") == 9
+    wrong = right.replace("; 256 |", "; 257 |")
+    page.write_text(wrong)
+    assert command.main(["pages", "--check"]) == 1
+    assert capsys.readouterr().out == "README.md: differs from the committed results\n"
+    assert page.read_text() == wrong
+    assert command.main(["pages"]) == 0
+    assert capsys.readouterr().out == "README.md: rewritten\n"
+    assert page.read_text() == right
+    assert command.main(["pages", "--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("<!-- table: nothing -->\n<!-- end -->", "<!-- table: nothing -->: unknown; choose one of runs,"),
+        ("<!-- table: runs -->\n| a |\n\nText.\n", "<!-- table: runs --> has no end: write <!-- end -->"),
+        ("<!-- table: runs -->\nText.\n<!-- table: free-lag -->\n<!-- end -->\n", "<!-- table: runs --> has no end"),
+    ],
+)
+def test_marks_that_make_no_sense(page, text, said, capsys):
+    """One line, status 2, and the page is unchanged."""
+    page.write_text(text)
+    assert command.main(["pages"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: README.md: {said}")
+    assert page.read_text() == text

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -139,12 +138,3 @@ def test_the_study_from_start_to_end(tmp_path, capsys):
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in ("best", "shared"))
     assert "CartPole:" in capsys.readouterr().out
     assert command.main(["lab-lag", "--tasks", "Maze"]) == 2
-
-
-def test_the_page_has_the_committed_numbers():
-    root = Path(lag.__file__).parents[3]
-    page = (root / "docs" / "results.md").read_text()
-    table = rows(root / "experiments" / "results" / "lab-lag" / "half.csv")
-    assert len(table) == 42
-    for row in table:
-        assert f"{row['half']} ({row['interval']})" in page, row

@@ -1,0 +1,31 @@
+"""The tables of results in the documentation's pages, computed from the committed results."""
+
+from collections.abc import Callable, Mapping
+
+from experiments.report.tables import counts, learning, minionsrl, stellaris
+from experiments.report.tables.table import Table
+
+#: The tables by the names in the pages' marks.
+TABLES: Mapping[str, Callable[[], Table]] = {
+    "runs": counts.ran,
+    "claims": stellaris.claimed,
+    "why": stellaris.ladder,
+    "why-without-overhead": lambda: stellaris.ladder(stellaris.WITHOUT),
+    "training": stellaris.training,
+    "parts": stellaris.parts,
+    "aggregators": stellaris.aggregators,
+    "calibration": stellaris.calibration,
+    "sweeps": lambda: stellaris.sweep(
+        "small/stellaris-sweeps",
+        "default: coefficient of variation 0.1, a gradient of 10 ms, sharing slows by 2",
+    ),
+    "demo-sweeps": lambda: stellaris.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
+    "tuned": stellaris.tuned,
+    "million-steps": stellaris.million_steps,
+    "cartpole": minionsrl.on_cartpole,
+    "mujoco": minionsrl.on_mujoco,
+    "trajectories": learning.trajectories,
+    "half-lost": lambda: learning.half_lost("best"),
+    "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
+    "free-lag": learning.free_lag,
+}

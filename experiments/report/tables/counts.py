@@ -1,0 +1,85 @@
+"""The table of the runs that were made."""
+
+from collections.abc import Mapping, Sequence
+
+from experiments.report.tables.results import REPLAYED, rows
+from experiments.report.tables.table import Table
+
+#: Studies that one row of the table counts together: their folders, their names on the page, and their subject.
+_STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
+    (
+        ("small/stellaris-why", "small/stellaris-motivation"),
+        "`stellaris-why`, `stellaris-motivation`",
+        "[where a factor of 2.2 comes from](#where-a-factor-of-22-comes-from)",
+    ),
+    (
+        ("small/stellaris-training", "small/stellaris-cost"),
+        "`stellaris-training`, `stellaris-cost` on Hopper-v4 and Walker2d-v4",
+        "[training curves and their cost](#training-and-cost)",
+    ),
+    (
+        ("small/stellaris-ablation", "small/stellaris-challenges", "small/stellaris-latency"),
+        "`stellaris-ablation`, `stellaris-challenges`, `stellaris-latency`",
+        "[the parts of Stellaris](#the-parts-of-stellaris)",
+    ),
+    (
+        ("small/stellaris-aggregators",),
+        "`stellaris-aggregators`",
+        "[aggregators against each other](#aggregators-against-each-other)",
+    ),
+    (("small/stellaris-sensitivity",), "`stellaris-sensitivity`", "[sensitivity to d, rho and v](#sensitivity)"),
+    (("small/stellaris-sweeps",), "`stellaris-sweeps`", "[when the ratios hold](#when-the-ratios-hold)"),
+    (
+        ("small/stellaris-demo-sweeps", "small/stellaris-hpc-sweeps"),
+        "`stellaris-demo-sweeps`, `stellaris-hpc-sweeps`",
+        "[when the ratios hold](#when-the-ratios-hold)",
+    ),
+    (
+        ("small/stellaris-scaling",),
+        "`stellaris-scaling`",
+        "[from one function to a thousand](#from-one-function-to-a-thousand)",
+    ),
+    (
+        ("small/minionsrl-training",),
+        "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4, ten seeds",
+        "[MinionsRL](#minionsrl)",
+    ),
+    (
+        tuple(f"small/minionsrl-{name}" for name in ("motivation", "latency", "finetuning", "scaling")),
+        "`minionsrl-motivation`, `-latency`, `-finetuning`, `-scaling`",
+        "[MinionsRL](#minionsrl)",
+    ),
+    (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
+    (("small/stellaris-hpc",), "`stellaris-hpc`", "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)"),
+    (
+        ("hopper",),
+        "`stellaris-training --env Hopper-v4 --steps 1000000 --seeds 3`",
+        "[four systems for a million steps](systems.md#hopper-for-a-million-steps)",
+    ),
+    (
+        ("qbert",),
+        "`stellaris-training --env Qbert-v5 --steps 200000 --seeds 3`, synchronous and Stellaris",
+        "[Qbert](#qbert)",
+    ),
+    (("tuning",), "`tuning`", "[what makes the difference](systems.md#tuned-alike)"),
+)
+
+
+def ran() -> Table:
+    """Returns the number of runs by study, and its subject."""
+    lines = [(names, f"{count(studies):,}", subject) for studies, names, subject in _STUDIES]
+    seeds = {row["seed"] for row in rows("gear/played.csv")}
+    lines.append(("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](#learning-from-trajectories)"))
+    lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
+    return Table(("study", "runs", "subject"), lines, left=("subject",))
+
+
+def count(studies: Sequence[str]) -> int:
+    """Counts runs once that several settings share: as a run is deterministic, their results are equal."""
+    return len({_identity(row) for study in studies for row in rows(f"{study}/runs.csv")})
+
+
+def _identity(row: Mapping[str, str]) -> tuple[object, ...]:
+    """Returns a run's results; a run that repeats another's schedule may have equal results, and is another run."""
+    results = {name: value for name, value in row.items() if name != "setting"}
+    return (row["setting"].endswith(REPLAYED), *sorted(results.items()))

@@ -1,0 +1,65 @@
+"""Reads the results that are committed under `experiments/results/`."""
+
+import csv
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean
+
+RESULTS = Path(__file__).parents[2] / "results"
+#: The end of the names of variants that repeat another variant's schedule.
+REPLAYED = ", replayed"
+
+
+@functools.cache
+def rows(path: str) -> Sequence[Mapping[str, str]]:
+    """Reads the rows of a CSV file, by its path under `experiments/results/`."""
+    with (RESULTS / path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def runs(study: str, environment: str) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Returns the rows of a study's `runs.csv` by variant, which is named by its setting or else by its system."""
+    groups: dict[str, list[Mapping[str, str]]] = {}
+    for row in rows(f"{study}/runs.csv"):
+        if row["environment"] == environment:
+            groups.setdefault(row["setting"] or row["system"], []).append(row)
+    return groups
+
+
+def estimated(of: Sequence[Mapping[str, str]], column: str) -> Estimate:
+    """Estimates a result over runs."""
+    return estimate([float(row[column]) for row in of])
+
+
+def middle(of: Sequence[Mapping[str, str]], column: str) -> float:
+    """Returns the interquartile mean of a result over runs, without the interval, whose computation takes longer."""
+    return interquartile_mean([float(row[column]) for row in of])
+
+
+# ---- the studies' tables ---------------------------------------------------------------------------------------------
+
+
+def first(text: str) -> float:
+    """Returns the first number of an estimate in a study's table.
+
+    Example:
+      >>> first("1,376 (1,254 to 1,541)")
+      1376.0
+    """
+    return float(text.split(" ")[0].replace(",", ""))
+
+
+def rounded(text: str) -> str:
+    """Rounds the numbers of an estimate in a study's table to two decimals.
+
+    Example:
+      >>> rounded("1.376 (1.254 to 1.541)")
+      '1.38 (1.25 to 1.54)'
+    """
+    return re.sub(r"[\d,]+\.?\d*", lambda number: f"{float(number[0].replace(',', '')):.2f}", text)

@@ -1,0 +1,256 @@
+"""The tables of results on Stellaris."""
+
+from collections.abc import Mapping
+
+from experiments.report import claims
+from experiments.report.tables.results import REPLAYED, estimated, first, middle, rounded, rows, runs
+from experiments.report.tables.table import Table
+from experiments.toolkit.statistics import Estimate
+
+HOPPER, WALKER = "Hopper-v4", "Walker2d-v4"
+#: The end of the names of `stellaris-why`'s variants without overhead.
+WITHOUT = ", 0 s"
+#: The systems of `stellaris-training`, where their names in it say too little.
+_SYSTEMS = {
+    "synchronous": "synchronous PPO",
+    "asynchronous actors": "asynchronous actors, IMPALA",
+    "stellaris": "Stellaris, PPO",
+    "MinionsRL-Max": "MinionsRL-Max: synchronous PPO on functions",
+    "asynchronous actors, shared rate": "asynchronous actors, IMPALA, at the shared rate",
+    "IMPACT, shared rate": "IMPACT, at the shared rate",
+}
+
+
+# ---- the claims ------------------------------------------------------------------------------------------------------
+
+
+def claimed() -> Table:
+    """Returns the claims on the tuned systems, with verdicts on Hopper-v4."""
+    found = claims.findings({"stellaris-training": rows("small/stellaris-training/curves.csv")})
+    of = {
+        (claim.claim, finding.under, finding.environment): (claim, finding)
+        for claim in claims.claims()
+        for finding in found.get(claim.claim, ())
+    }
+    lines = []
+    for label, key in {
+        "reward against synchronous PPO at equal time": (claims.REWARD, "tuned"),
+        "cost saved by use, at equal steps": (claims.COST, "tuned, by use"),
+        "the same against MinionsRL-Max": (claims.COST, "tuned, against MinionsRL-Max, by use"),
+        "cost saved under the demo's own bill": (claims.COST, "tuned, demo's bill"),
+    }.items():
+        claim, hopper = of[(*key, HOPPER)]
+        both = hopper.ours, of[(*key, WALKER)][1].ours
+        assert both[0] is not None  # both runs of a pair have as many steps, so all pairs are compared
+        assert both[1] is not None
+        if claim.unit == "ratio":
+            ours = (f"{claim.value:g}", f"{both[0]:.2f}", f"{both[1]:.2f}")
+        else:
+            less = f", for {hopper.returns:.2f} times the return"
+            ours = (f"{claim.value:.0%}", _percent(both[0]) + less, _percent(both[1]))
+        paper, on_hopper, on_walker = (text.replace("%", " %") for text in ours)
+        lines.append((label, paper, on_hopper, claims.verdict(claim, hopper), on_walker))
+    return Table(("claim of Stellaris, tuned", "paper", HOPPER, "reproduced?", WALKER), lines, left=("reproduced?",))
+
+
+def _percent(of: Estimate) -> str:
+    return f"{of.middle:.0%} ({100 * of.low:.1f} to {100 * of.high:.1f})"
+
+
+# ---- the demo's settings ---------------------------------------------------------------------------------------------
+
+
+def ladder(suffix: str = "") -> Table:
+    """Returns the ratios of `stellaris-why` to its baseline; `suffix` ends the names of the variants to show."""
+    returns = ("/ row before", "return, equal time", "mean until then", "by evaluation", "equal steps")
+    lines = []
+    for row in rows("small/stellaris-why/table.csv"):
+        name = row["with"].removesuffix(WITHOUT)
+        if row["with"] == f"{name}{suffix}" and name != "baseline":
+            spent = (first(row[column]) for column in ("virtual time", "by use"))
+            lines.append((name, *(rounded(row[column]) for column in returns), *(f"{ratio:.2f}" for ratio in spent)))
+    return Table(("with", *returns, "time, and demo's bill", "by use"), lines)
+
+
+# ---- tuned systems ---------------------------------------------------------------------------------------------------
+
+
+def training() -> Table:
+    """Returns the returns and the costs of the tuned systems."""
+    walker = runs("small/stellaris-training", WALKER)
+    target = {row["system"]: row for row in rows("small/stellaris-cost/table.csv") if row["environment"] == HOPPER}
+    lines = []
+    for name, of in runs("small/stellaris-training", HOPPER).items():
+        lines.append(
+            (
+                _SYSTEMS.get(name, name),
+                f"{estimated(of, 'final_return'):,.0f}",
+                f"{middle(of, 'virtual_seconds'):.0f}",
+                f"{middle(of, 'cost_demo'):.3f}",
+                f"{middle(of, 'cost_pay_per_use'):.3f}",
+                to_target(target[name]) if name in target else "",
+                f"{estimated(walker[name], 'final_return'):,.0f}",
+            )
+        )
+    to = f"by use up to {target['synchronous']['target']}"
+    return Table(("system", HOPPER, "virtual s", "USD, demo's bill", "USD by use", to, WALKER), lines)
+
+
+def to_target(row: Mapping[str, str]) -> str:
+    """Returns the cost up to the target, of the runs that reached it.
+
+    Example:
+      >>> to_target({"reached": "4 of 5", "USD by use to the target": "0.03908 (0.0315 to 0.04062)"})
+      '0.039, 4 of 5'
+    """
+    reached, seeds = row["reached"].split(" of ")
+    if reached == "0":
+        return "not reached"
+    cost = f"{first(row['USD by use to the target']):.3f}"
+    return cost if reached == seeds else f"{cost}, {row['reached']}"
+
+
+def parts() -> Table:
+    """Returns what the parts of Stellaris change."""
+    labels = {
+        "Stellaris": "Stellaris as tuned",
+        "one learner": "one learner, with a GPU to itself",
+        "no cap": "without the cap",
+        "no aggregation": "gradients applied on arrival",
+        "neither": "on arrival, without the cap",
+    }
+    lines = [
+        (
+            labels.get(name, name),
+            f"{estimated(of, 'final_return'):,.0f}",
+            f"{middle(of, 'virtual_seconds'):.0f}",
+            f"{middle(of, 'staleness_mean'):.1f}",
+            f"{middle(of, 'cost_pay_per_use'):.3f}",
+        )
+        for name, of in runs("small/stellaris-ablation", HOPPER).items()
+    ]
+    return Table(("Hopper-v4, 300,000 steps", "return", "virtual s", "staleness", "USD by use"), lines)
+
+
+def aggregators() -> Table:
+    """Returns the aggregators' returns, also on the schedule of Stellaris' own run."""
+    labels = {
+        "Stellaris": "staleness-aware, a group's gradients one after the other",
+        "its mean step": "the same, a group's mean as one step",
+        "softsync(2)": "softsync of 2",
+        "stale-synchronous(2)": "stale-synchronous, 2 clocks apart",
+        "fully asynchronous": "fully asynchronous",
+        "synchronous": "synchronous, four learners",
+    }
+    groups = runs("small/stellaris-aggregators", HOPPER)
+    lines = []
+    for name, of in groups.items():
+        if name.endswith(REPLAYED):
+            continue
+        same = groups.get(f"{name}{REPLAYED}")
+        lines.append(
+            (
+                labels.get(name, name),
+                f"{estimated(of, 'final_return'):,.0f}",
+                f"{estimated(same, 'final_return'):,.0f}" if same else "",
+                f"{middle(of, 'virtual_seconds'):.0f}",
+                f"{middle(of, 'staleness_mean'):.1f}",
+            )
+        )
+    return Table(("aggregator", "return", "replayed", "virtual s", "staleness"), lines)
+
+
+def tuned() -> Table:
+    """Returns the chosen setting of each system, and the best of its other settings."""
+    groups: dict[str, dict[str, Mapping[str, str]]] = {}
+    for row in rows("tuning/runs.csv"):
+        groups.setdefault(row["system"], {})[row["setting"]] = row
+    lines = []
+    for system, (label, chosen, words) in _CHOSEN.items():
+        own = groups[system].pop(chosen)
+        best = max(groups[system].values(), key=lambda row: float(row["final_return"]))
+        numbers = (f"{float(own[name]):,.0f}" for name in ("final_return", "virtual_seconds", "gradients"))
+        time = f"{float(best['virtual_seconds']):,.0f} s"
+        lines.append((label, words, *numbers, f"{float(best['final_return']):,.0f} in {time} ({best['setting']})"))
+    headings = ("", "chosen", "return", "virtual s", "gradients", "best of the others")
+    return Table(headings, lines, left=("chosen", "best of the others"))
+
+
+#: The chosen setting of each system: the system's name on the page, the setting's name in `tuning`, and its meaning.
+_CHOSEN = {
+    "synchronous": ("`Synchronous`", "6e-4", "learning rate 6e-4, 10 epochs of 512"),
+    "stellaris": (
+        "`Stellaris`",
+        "in rounds, a step each, 6e-4",
+        "the same, actors in rounds, a step for each gradient",
+    ),
+    "asynchronous actors": (
+        "`AsynchronousActors`, IMPALA",
+        "1e-3, 4 x 4, in rounds",
+        "1e-3, 4 epochs of 4 fragments, in rounds",
+    ),
+    "IMPACT": ("`CircularReplay`", "3e-4, 10 turns, one batch", "3e-4, up to 10 turns of one batch"),
+}
+
+
+def million_steps() -> Table:
+    """Returns return and time of the tuned systems after a million steps of Hopper-v4."""
+    labels = {
+        "synchronous": "`Synchronous`, PPO",
+        "stellaris": "`Stellaris`, PPO",
+        "IMPACT": "`CircularReplay`, IMPACT",
+        "asynchronous actors": "`AsynchronousActors`, IMPALA",
+    }
+    lines = [
+        (
+            labels.get(name, name),
+            f"{estimated(of, 'final_return'):,.0f}",
+            f"{estimated(of, 'virtual_seconds').middle:.0f}",
+        )
+        for name, of in runs("hopper", HOPPER).items()
+    ]
+    of = {(row["environment"], row["system"]): row["return"] for row in rows("small/stellaris-training/table.csv")}
+    untrained = f"{first(of[HOPPER, 'untrained']):.0f}"
+    return Table(("", "return", "virtual seconds"), [*lines, ("untrained", untrained, "")])
+
+
+# ---- the testbed's assumptions ---------------------------------------------------------------------------------------
+
+
+def sweep(study: str, default: str) -> Table:
+    """Returns the ratios of Stellaris to synchronous PPO by assumption; `default` names the testbed's own."""
+    of = {row["testbed"]: row for row in rows(f"{study}/table.csv")}
+    lines = []
+    for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
+        if row := of.get(assumed):
+            costs = (f"{first(row[bill]):.2f}" for bill in ("cost, demo's bill", "cost by use"))
+            lines.append((label, rounded(row["return at equal time"]), *costs))
+    return Table(("assumed", "return, equal time", "cost, demo's bill", "cost by use"), lines)
+
+
+#: The swept assumptions that differ from the default, in words.
+_ASSUMED = {
+    "variation 0": "no variation of durations",
+    "variation 0.25": "variation 0.25",
+    "variation 0.5": "variation 0.5",
+    "variation 1": "variation 1",
+    "gradient 0.25": "a gradient takes a quarter as long",
+    "gradient 4": "a gradient takes four times as long",
+    "sharing 1": "four learners on a GPU do not slow each other down",
+    "sharing 4": "four learners on a GPU take turns: each four times as slow",
+    "growth 0.5": "a gradient's time grows with the root of its samples",
+    "growth 1": "a gradient's time grows in proportion to its samples",
+    "overhead 0": "no overhead of a round",
+    "overhead 1": "1 s of overhead",
+    "overhead 10": "10 s of overhead",
+}
+
+
+def calibration() -> Table:
+    """Returns the median times of two bodies on this machine, and the factors to the testbed's times."""
+    cells: dict[str, list[str]] = {}
+    for row in rows("small/stellaris-calibration/table.csv"):
+        if not row["body"].startswith("parameter"):
+            cells.setdefault(row["environment"], []).extend((f"{row['median, ms']} ms", row["factor"]))
+    headings = ("", "fragment of 256 steps", "testbed's 256 ms", "a gradient", "testbed's 10 ms")
+    return Table(headings, [(environment, *of) for environment, of in cells.items()])

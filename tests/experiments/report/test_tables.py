@@ -1,0 +1,148 @@
+"""The pages' tables: by hand from small files, and what is left out of the committed ones."""
+
+import pytest
+
+from experiments.report.tables import counts, learning, minionsrl, results, stellaris
+from experiments.report.tables.table import Table
+from experiments.toolkit import output
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Writes rows into the file with a path under the results' folder, which holds nothing else."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    results.rows.cache_clear()
+
+    def write(path, *rows):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        output.write_rows(tmp_path / path, rows)
+
+    yield write
+    results.rows.cache_clear()
+
+
+def test_markdown():
+    """Numbers to the right; a cell without text is one space."""
+    table = Table(("", "n", "subject", "m"), [("a", "1", "[b](#b)", "2"), ("c", "", "d", "")], left=("subject",))
+    assert table.markdown().splitlines() == [
+        "| | n | subject | m |",
+        "| --- | ---: | --- | ---: |",
+        "| a | 1 | [b](#b) | 2 |",
+        "| c | | d | |",
+    ]
+
+
+def test_a_shared_run_is_counted_once(files):
+    """Equal results of one system are a run that settings share, unless one of them repeated the other's schedule."""
+    one = {"environment": "Hopper-v4", "system": "stellaris", "setting": "d = 1", "seed": 0, "final_return": 1.5}
+    changes = ({"setting": "v = 3"}, {"seed": 1}, {"final_return": 2}, {"system": "IMPACT"}, {"setting": "b, replayed"})
+    files("one/runs.csv", one, *({**one, **change} for change in changes))
+    files("two/runs.csv", {**one, "setting": ""})
+    assert counts.count(["one"]) == 5
+    assert counts.count(["one", "two"]) == 5
+
+
+def test_the_training_of_tuned_systems(files):
+    """Five runs of two systems; one of them reached the target on four seeds, and the other on none."""
+    files(
+        "small/stellaris-training/runs.csv",
+        *(
+            {
+                "environment": environment,
+                "system": system,
+                "setting": "",
+                "seed": seed,
+                "final_return": scale * (1000 + 100 * seed),
+                "virtual_seconds": 60 + seed,
+                "cost_demo": 0.1,
+                "cost_pay_per_use": scale * 0.02,
+            }
+            for environment, scale in (("Hopper-v4", 1), ("Walker2d-v4", 2))
+            for system in ("synchronous", "other")
+            for seed in range(5)
+        ),
+    )
+    same = {"environment": "Hopper-v4", "target": "600"}
+    files(
+        "small/stellaris-cost/table.csv",
+        {**same, "system": "synchronous", "reached": "4 of 5", "USD by use to the target": "0.01234 (0.01 to 0.02)"},
+        {**same, "system": "other", "reached": "0 of 5", "USD by use to the target": "-"},
+    )
+    table = stellaris.training()
+    assert table.headings[5] == "by use up to 600"
+    assert table.rows[0] == (
+        "synchronous PPO",
+        "1,200 (1,033 to 1,367)",
+        "62",
+        "0.100",
+        "0.020",
+        "0.012, 4 of 5",
+        "2,400 (2,067 to 2,733)",
+    )
+    assert table.rows[1][0] == "other"
+    assert table.rows[1][5] == "not reached"
+
+
+def test_reserved_machines_run_out_of_budget(files):
+    """They choose no number of actors; an interval of their seconds would say nothing."""
+    names = {"environment": "CartPole-v1", "setting": ""}
+    systems = {"MinionsRL": "12.5 (12 to 13)", "Azure ML": "", "IMPACT": ""}
+    files(
+        "small/minionsrl-training/runs.csv",
+        *(
+            {
+                **names,
+                "system": system,
+                "seed": seed,
+                "virtual_seconds": 10 + seed,
+                "cost_pay_per_use": 0.01,
+                "cost_azure": 0.02,
+            }
+            for system in systems
+            for seed in range(5)
+        ),
+    )
+    files(
+        "small/minionsrl-training/table.csv",
+        *(
+            {**names, "system": system, "reached": reached, "actors": actors}
+            for (system, actors), reached in zip(systems.items(), ("5 of 5", "0 of 5", "3 of 5"), strict=True)
+        ),
+    )
+    own, azure, impact = minionsrl.on_cartpole().rows
+    assert own == ("MinionsRL, for time", "5 of 5", "12.0 (10.3 to 13.7)", "0.0100", "0.0200", "12.5")
+    assert azure[1:4] == ("0 of 5", "12.0, then out of budget", "0.0100")
+    assert impact[1:4] == ("3 of 5", "12.0, or out of budget", "0.0100")
+
+
+def test_trajectories(files):
+    """One column per seed; the returns asked for are fractions of the best return of each seed's data."""
+    files(
+        "gear/played.csv",
+        *(
+            {"seed": seed, "model": model, "actions": actions, "asked": asked, "mean_return": mean, "margin_95": 1.6}
+            for seed in (0, 1)
+            for model, actions, asked, mean in (
+                ("transformer", "sampled", 500 * (1 + seed), 10 + seed),
+                ("transformer", "sampled", 1000 * (1 + seed), 20 + seed),
+                ("transformer", "mean", 1000 * (1 + seed), 30 + seed),
+                ("cloning", "sampled", "", 40 + seed),
+                ("cloning", "mean", "", 50 + seed),
+            )
+        ),
+    )
+    table = learning.trajectories()
+    assert table.headings[1:] == ("seed 0", "seed 1")
+    cloning, half, whole, *without = table.rows
+    assert cloning == ("behaviour cloning", "40 ± 2", "41 ± 2")
+    assert half == ("transformer, asked for 50 % of the best return in the data", "10 ± 2", "11 ± 2")
+    assert whole == ("100 %: 1,000 and 2,000", "20 ± 2", "21 ± 2")
+    assert [row[1] for row in without] == ["50 ± 2", "30 ± 2"]
+
+
+@pytest.mark.parametrize("study", ["stellaris-sweeps", "stellaris-demo-sweeps"])
+def test_an_assumption_without_a_row_is_the_default(study):
+    """A sweep passes the testbed's own value of every assumption, and the page shows it once."""
+    studied = results.rows(f"small/{study}/table.csv")
+    different = {tuple(value for name, value in row.items() if name != "testbed") for row in studied}
+    assert len(stellaris.sweep(f"small/{study}", "default").rows) == len(different) < len(studied)

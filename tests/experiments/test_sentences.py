@@ -1,0 +1,302 @@
+"""The documentation's most prominent sentences have the numbers of the committed results.
+
+Each test computes the numbers, and looks for its sentences on the page, wherever the page breaks its lines.
+"""
+
+import re
+
+import numpy as np
+
+from experiments.report import claims, pages
+from experiments.toolkit.statistics import estimate
+from tests.experiments.csv_rows import rows
+
+RESULTS = pages.ROOT / "experiments" / "results"
+SMALL = RESULTS / "small"
+HOPPER = "Hopper-v4"
+
+
+def missing(page, *sentences):
+    """The sentences that are not on the page."""
+    text = " ".join((pages.ROOT / page).read_text().split())
+    return [sentence for sentence in sentences if sentence not in text]
+
+
+def table(study, key, environment=HOPPER):
+    """The rows of a study's table, by the column that names them."""
+    return {row[key]: row for row in rows(SMALL / study / "table.csv") if row["environment"] == environment}
+
+
+def shown(text, spec=".2f"):
+    """An estimate in a study's table with other digits."""
+    return re.sub(r"[\d,]+\.?\d*", lambda number: format(float(number[0].replace(",", "")), spec), text)
+
+
+def middle(text, spec=".2f"):
+    return shown(text, spec).split(" ")[0]
+
+
+def times(text):
+    """An estimate in the README's words."""
+    return text.replace(" (", " times (")
+
+
+def percent(of, digits=0):
+    low, high = (f"{100 * end:.0f}".replace("-", "\u2212") for end in (of.low, of.high))
+    return f"{100 * of.middle:.{digits}f} %", f"{low} to {high}"
+
+
+def by_variant(folder, environment=HOPPER):
+    """The rows of a study's runs, by variant and in the order of the seeds."""
+    groups = {}
+    for row in rows(folder / "runs.csv"):
+        if row["environment"] == environment:
+            groups.setdefault(row["setting"] or row["system"], []).append(row)
+    return groups
+
+
+def result(of, column, spec=",.0f"):
+    """Estimates a result of runs."""
+    return format(estimate([float(row[column]) for row in of]), spec)
+
+
+def at(folder, variant, seconds):
+    """The returns of the runs of a variant on Hopper-v4 after some seconds, in the order of the seeds."""
+    points = {}
+    for row in rows(folder / "curves.csv"):
+        if row["environment"] == HOPPER and (row["setting"] or row["system"]) == variant:
+            points.setdefault(row["seed"], []).append((float(row["seconds"]), float(row["episode_return"])))
+    return np.array([np.interp(seconds, *zip(*curve, strict=True)) for curve in points.values()])
+
+
+def spent_until(target, system):
+    """The cost by use at which the runs of a tuned system reach a return on Hopper-v4."""
+    spent = {}
+    for row in rows(SMALL / "stellaris-training" / "curves.csv"):
+        own = (row["environment"], row["setting"] or row["system"]) == (HOPPER, system)
+        if own and float(row["episode_return"]) >= target:
+            spent.setdefault(row["seed"], float(row["cost_pay_per_use"]))
+    return np.array(list(spent.values()))
+
+
+def findings(study):
+    """The measurements of claims by claim, settings and environment."""
+    found = claims.findings({study: rows(SMALL / study / "curves.csv")})
+    return {(claim, one.under, one.environment): one.ours for claim, several in found.items() for one in several}
+
+
+def test_the_readme():
+    why = table("stellaris-why", "with")
+    demo, gradients = why["no waiting"], why["4 x gradients"]
+    tuned = findings("stellaris-training")
+    on_hopper, on_walker = (tuned[claims.REWARD, "tuned", name] for name in (HOPPER, "Walker2d-v4"))
+    saved, ends = percent(estimate(1 - spent_until(600, "stellaris") / spent_until(600, "synchronous")))
+    assert not missing(
+        "README.md",
+        f"reaches {times(shown(demo['return, equal time']))} its baseline's return at equal time on Hopper-v4, and "
+        f"{times(shown(demo['mean until then']))} in the mean over the run",
+        f"with four times as many reaches {times(shown(gradients['return, equal time']))} its own, and "
+        f"{times(shown(gradients['mean until then']))} in the mean",
+        f"Stellaris has {times(f'{on_hopper:.2f}')} the return at equal virtual time on Hopper-v4 and "
+        f"{times(f'{on_walker:.2f}')} on Walker2d-v4",
+        f"Up to a return of 600 on Hopper-v4 it costs {saved} ({ends}) less by use",
+        f"{len(rows(RESULTS / 'lab-lag' / 'runs.csv')):,} runs in two and a half hours",
+    )
+    assert not missing("docs/results.md", f"it saves {saved} ({ends}) of the cost by use, paired by seed")
+
+
+def test_claims():
+    of = {key[:2]: ours for key, ours in findings("stellaris-motivation").items()}
+    reward = of[claims.REWARD, "the demo's settings"]
+    by_use, bill = (100 * of[claims.COST, f"the demo's settings, {name}"].middle for name in ("by use", "demo's bill"))
+    at_the_end = table("stellaris-why", "with")["no waiting"]["return, equal time"]
+    short, small = (claims.tuned(HOPPER, steps) for steps in (81_920, 300_000))
+    assert not missing(
+        "docs/results.md",
+        f"Stellaris has {reward:.2f} times the reward at the end of the shorter run, and {middle(at_the_end)} times at "
+        f"the end of the longer; by use it saves {by_use:.0f} % of the cost, as every variant on functions does, and "
+        f"under the demo's bill {bill:.0f} %.",
+        f"(Hopper-v4: {short:.0f} after 81,920 steps, {small:,.0f} after 300,000;",
+    )
+
+
+def test_where_a_factor_comes_from():
+    why = table("stellaris-why", "with")
+    demo, gradients, weights = (why[name] for name in ("no waiting", "4 x gradients", "weights"))
+    own, baseline = (
+        [at(SMALL / "stellaris-why", variant, seconds) for seconds in (20, 40, 60, 80)]
+        for variant in ("no waiting", "baseline")
+    )
+    *before, last = (f"{estimate(ratios).middle:.1f}" for ratios in np.divide(own, baseline))
+    runs = by_variant(SMALL / "stellaris-why")
+    alone = {name: shown(why[f"{name}, 0 s"]["return, equal time"]) for name in runs if f"{name}, 0 s" in why}
+    assert not missing(
+        "docs/results.md",
+        f"the demo has {shown(demo['return, equal time'])} times the return of its baseline at the end of the run, "
+        f"{middle(demo['by evaluation'])} by evaluation.",
+        f"its return has {shown(demo['mean until then'])} times the mean over the run, and interpolated at 20, 40, 60 "
+        f"and 80 s {', '.join(before)} and {last} times the baseline's.",
+        f"reaches {shown(gradients['return, equal time'])} at the end, and {shown(gradients['mean until then'])} in "
+        "the mean over the run.",
+        f"With the paper's weights the return is {shown(weights['/ row before'])} times as high",
+        f"it has a return of {middle(result(runs['baseline'], 'final_return'), '.0f')}, the demo's Stellaris "
+        f"{middle(result(runs['no waiting'], 'final_return'), '.0f')}, and the synchronous system with its tuned "
+        f"settings {claims.tuned(HOPPER, 81_920):.0f}.",
+        f"the number of gradients is worth {alone['4 x gradients']} at equal time. Cold starts bring the ratio down to "
+        f"{middle(alone['serverless'])}, and applying gradients on arrival to {middle(alone['asynchrony'])}; groups "
+        f"bring it back to {alone['groups']}.",
+        f"run ahead of the learners: {alone['no waiting']}.",
+    )
+
+
+def test_tuned_systems():
+    training, spent = by_variant(SMALL / "stellaris-training"), table("stellaris-cost", "system")
+    finals = {name: middle(result(of, "final_return"), ",.0f") for name, of in training.items()}
+    until = {name: middle(row["USD by use to the target"], ".3f") for name, row in spent.items() if name != "IMPACT"}
+    own, baseline = (float(middle(spent[name]["USD use"], ".6f")) for name in ("stellaris", "synchronous"))
+    assert not missing(
+        "docs/results.md",
+        f"by use, {100 * own / baseline:.0f} % of its cost. Up to the demo's target return of 600 Stellaris costs "
+        f"{until['stellaris']} USD and MinionsRL-Max {until['MinionsRL-Max']},",
+        f"So {finals['synchronous']} and {finals['MinionsRL-Max']} are draws of one distribution",
+    )
+
+
+def test_the_parts_of_stellaris():
+    parts, cap = by_variant(SMALL / "stellaris-ablation"), table("stellaris-challenges", "variant")
+    seconds = {name: middle(result(of, "virtual_seconds"), ".0f") for name, of in parts.items()}
+    both = [[shown(cap[name][column], ".3f") for name in ("cap", "no cap")] for column in ("KL", "KL of successive")]
+    assert not missing(
+        "docs/results.md",
+        f"four learners that share a GPU take {seconds['Stellaris']} s, one alone {seconds['one learner']} s",
+        f"the mean KL is {both[0][0]} with it and {both[0][1]} without",
+        f"after successive batches is {both[1][0]} with the cap, and {both[1][1]} without.",
+    )
+
+
+def test_aggregators():
+    groups = by_variant(SMALL / "stellaris-aggregators")
+    finals = {name: float(middle(result(of, "final_return", ".6f"), ".6f")) for name, of in groups.items()}
+    each = [name for name in finals if name.startswith(("stale-synchronous", "fully asynchronous"))]
+    few = [name for name in finals if name.startswith(("its mean step", "softsync", "synchronous"))]
+    ends = [f"{end([finals[name] for name in of]):.0f}" for of in (each, few) for end in (min, max)]
+    after = {name: f"{estimate(at(SMALL / 'stellaris-aggregators', name, 66.0)).middle:.0f}" for name in groups}
+    assert not missing(
+        "docs/results.md",
+        f"gradients: {ends[0]} to {ends[1]} against {ends[2]} to {ends[3]}.",
+        f"{after['Stellaris']} against {after['its mean step']} for its mean step, {after['softsync(2)']} for "
+        f"softsync, {after['synchronous']}, {after['stale-synchronous(2)']} and {after['fully asynchronous']} for the "
+        "synchronous, stale-synchronous and fully asynchronous aggregators.",
+    )
+
+
+def test_sensitivity():
+    groups = by_variant(SMALL / "stellaris-sensitivity")
+    of = {name: middle(result(runs, "final_return"), ".0f") for name, runs in groups.items()}
+    assert not missing(
+        "docs/results.md",
+        f"d of 0.8, 0.9 and 0.99 gives {of['d = 0.8']}, {of['d = 0.9']} and {of['d = 0.99']}; rho of 1, 1.2 and 4 "
+        f"gives {of['rho = 1']}, {of['rho = 1.2']} and {of['rho = 4']}; v of 1, 2 and infinity gives {of['v = 1']}, "
+        f"{of['v = 2']} and {of['v = inf']}, against {of['d = 1, rho = 2, v = 3']}.",
+    )
+
+
+def test_when_the_ratios_hold():
+    demo = table("stellaris-demo-sweeps", "testbed")
+    ratios = [float(middle(row["return at equal time"])) for name, row in demo.items() if "overhead" not in name]
+    alone = by_variant(SMALL / "stellaris-demo-sweeps")["stellaris, overhead 0"]
+    hpc = {name: row["return at equal time"] for name, row in table("stellaris-hpc-sweeps", "testbed").items()}
+    assert not missing(
+        "docs/results.md",
+        f"Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times the return:",
+        f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
+        f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
+        f"at equal time {shown(hpc['growth 0'], '.1f')} times the return if a gradient takes as long for 1,920 samples "
+        f"as for 120, {shown(hpc['growth 0.5'])} if its time grows with their root, {shown(hpc['growth 1'])} if in "
+        "proportion.",
+    )
+
+
+def test_scaling():
+    of = {name: result(runs, "final_return") for name, runs in by_variant(SMALL / "stellaris-scaling").items()}
+    speed = {name: row["steps / virtual s"] for name, row in table("stellaris-scaling", "variant").items()}
+    actors = [
+        [middle(of[f"{name}, actors {n}"], ".0f") for n in (16, 256, 1024)] for name in ("stellaris", "synchronous")
+    ]
+    assert not missing(
+        "docs/results.md",
+        f"Stellaris makes {middle(speed['stellaris, actors 1024'], ',.0f')} steps per second, only seven times as many "
+        f"as with one ({middle(speed['stellaris, actors 1'], '.0f')})",
+        f"from {actors[0][0]} with 16 actors to {actors[0][1]} with 256 and {actors[0][2]} with 1,024, and so does "
+        f"synchronous PPO's ({', '.join(actors[1])}).",
+        f"no longer learns on most seeds: {of['stellaris, learners 16']} and {of['stellaris, learners 64']} instead of "
+        f"{middle(of['stellaris, learners 4'], '.0f')}.",
+    )
+
+
+def test_par_rl():
+    ratio = table("stellaris-hpc", "system")["ratio, return at equal time"]
+    bill = 100 * float(middle(ratio["USD demo"], ".6f"))
+    assert not missing(
+        "docs/results.md",
+        f"At equal time Stellaris has {shown(ratio['return'], '.1f')} times the return of PAR-RL, at {bill:.0f} % of "
+        "its cost under the demo's bill",
+    )
+
+
+def test_minionsrl():
+    groups = by_variant(SMALL / "minionsrl-motivation", "CartPole-v1")
+    finals = {name: result(of, "final_return") for name, of in groups.items()}
+    saved = {}
+    for environment in (HOPPER, "HalfCheetah-v4"):
+        of = by_variant(SMALL / "minionsrl-training", environment)
+        for column, baseline in (("cost_pay_per_use", "MinionsRL-Max"), ("cost_azure", "Azure ML")):
+            own, other = (np.array([float(run[column]) for run in of[name]]) for name in ("MinionsRL", baseline))
+            saved[environment, baseline] = percent(estimate(1 - own / other), digits=1)
+    (on_hopper, hopper_ends), (on_cheetah, cheetah_ends) = (
+        saved[environment, "MinionsRL-Max"] for environment in (HOPPER, "HalfCheetah-v4")
+    )
+    assert not missing(
+        "docs/results.md",
+        f"the return is {finals['decrease']} with 30, 20 and 10 actors, {finals['fixed']} with 20 throughout, "
+        f"{finals['increase']} with 10, 20 and 30.",
+        f"costs {on_hopper} less on Hopper ({hopper_ends}, paired by seed) and {on_cheetah} less on HalfCheetah "
+        f"({cheetah_ends})",
+        f"% saved, {saved[HOPPER, 'Azure ML'][1]})",
+    )
+
+
+def test_qbert():
+    groups = by_variant(RESULTS / "qbert", "Qbert-v5")
+    first, second = (
+        [f"{float(run['final_return']):.2f}" for run in groups[name]] for name in ("synchronous", "stellaris")
+    )
+    costs = [f"{np.median([float(run['cost_pay_per_use']) for run in groups[name]]):.3f}" for name in groups]
+    low, between, high = sorted(second)
+    assert not missing(
+        "docs/results.md",
+        f"reaches {first[2]}, {first[1]} and {first[0]} for seeds 2, 1 and 0 after 200,000 steps",
+        f"reaches {low}, {between} and {high}, for {costs[1]} USD by use against the synchronous system's {costs[0]},",
+    )
+
+
+def test_lag():
+    ran = [row["task"] for row in rows(RESULTS / "lab-lag" / "runs.csv")]
+    cartpole, acrobot, breakout = (ran.count(task) for task in ("CartPole", "Acrobot-v1", "Breakout-MinAtar"))
+    assert cartpole == acrobot
+    assert not missing(
+        "docs/results.md",
+        f"{len(ran):,} runs, {cartpole:,} each on CartPole and Acrobot, {breakout:,} on MinAtar's Breakout;",
+    )
+
+
+def test_a_million_steps():
+    late, synchronous, stellaris = (
+        estimate(at(RESULTS / "hopper", system, seconds))
+        for system, seconds in (("synchronous", 215.0), ("synchronous", 65.0), ("stellaris", 65.0))
+    )
+    assert not missing(
+        "docs/systems.md",
+        f"after 215 s the synchronous system reaches {late.middle:,.0f}, range {late.low:.0f} to {late.high:,.0f})",
+        f"After 65 s the synchronous system reaches {synchronous:.0f} and Stellaris {stellaris:.0f}, interpolated",
+    )
