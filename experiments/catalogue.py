@@ -46,6 +46,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "quickstart": Entry("quickstart", f"{STELLARIS}, the demo", {"tuned": "2", "paper": "3"}),
     "cluster": Entry("cluster.demo", "the quickstart on a Ray cluster, in real time", {"": "3"}),
     "cluster-vs-simulation": Entry("cluster.vs_simulation", "whether the simulator predicts a Ray cluster", {"": "8"}),
+    "train": Entry("train", "one system, any settings, sweeps", {"": "1"}),
+    "study": Entry("own_study", "a study in a file of your own"),
     "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
     "stellaris-calibration": Entry(

@@ -15,7 +15,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,9 @@ class Cell:
     evaluation: Evaluation | None = None
     replay: "Cell | None" = None  #: the cell whose recorded delays this cell repeats, invocation by invocation.
     retimes: "Cell | None" = None  #: the cell whose returns this cell has, at its own times and costs.
+    factors: Mapping[str, str] = field(
+        default_factory=dict, hash=False
+    )  #: the values of swept settings, for the tables.
 
     @property
     def label(self) -> str:

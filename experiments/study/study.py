@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -44,6 +45,7 @@ class Variant(NamedTuple):
     replays: str = ""  #: an earlier variant whose schedule this variant repeats, seed by seed.
     retimes: str = ""  #: an earlier variant whose returns this variant has, at its own times and costs, seed by seed.
     limits: Budget | None = None  #: limits of the variant's runs, in addition to the study's number of steps.
+    factors: Mapping[str, str] = MappingProxyType({})  #: the values of swept settings, which become columns.
 
     @property
     def name(self) -> str:
@@ -105,6 +107,7 @@ class Study:
                         variant.evaluation,
                         made[variant.replays][i] if variant.replays else None,
                         made[variant.retimes][i] if variant.retimes else None,
+                        dict(variant.factors),
                     )
                     for i, seed in enumerate(seeds)
                 ]

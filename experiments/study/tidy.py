@@ -59,8 +59,10 @@ def write(results: Sequence[Finished], out: Path) -> None:
 
 
 def _names(result: Finished) -> dict[str, Any]:
+    """Returns the columns that identify a run; swept settings have columns of their own."""
     cell = result.cell
-    return {"environment": cell.environment, "system": cell.contender.name, "setting": cell.setting, "seed": cell.seed}
+    names = {"environment": cell.environment, "system": cell.contender.name, "setting": cell.setting, "seed": cell.seed}
+    return names | dict(cell.factors)
 
 
 def figures(result: Finished) -> dict[str, Any]:

@@ -46,8 +46,19 @@ def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def compared(name: str, variants: Callable[[str], Sequence[Variant]]) -> Study:
-    """Returns a study that compares the results of variants."""
-    return Study(name, SIZES, variants, lambda *of: _report(name, *of), (name,))
+    """Returns a study that compares the results of variants, at the sizes of this module."""
+    return compared_at(name, SIZES, variants)
+
+
+def compared_at(name: str, sizes: Mapping[str, Size], variants: Callable[[str], Sequence[Variant]]) -> Study:
+    """Returns a study that compares the results of variants.
+
+    Args:
+      name: the name of the study, of its folder and of its picture.
+      sizes: the sizes by preset, `"small"` among them.
+      variants: the function that returns the variants for an environment.
+    """
+    return Study(name, sizes, variants, lambda *of: _report(name, *of), (name,))
 
 
 def _report(name: str, results: Sequence[Finished], out: Path, console: Console) -> None:
@@ -79,6 +90,12 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
         "staleness",
     )
     tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
+
+
+def styled(one: Finished, name: str, colour: str, line: Any) -> Finished:
+    """Returns a run whose contender has another name and line style, for pictures."""
+    contender = replace(one.cell.contender, name=name, colour=colour, line=line)
+    return replace(one, cell=replace(one.cell, contender=contender))
 
 
 def column(of: Sequence[Finished], name: str) -> list[float]:

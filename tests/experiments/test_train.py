@@ -1,0 +1,45 @@
+"""The commands for experiments of one's own."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import command
+from experiments.report import command as report
+from tests.experiments.csv_rows import rows
+
+PAGE = Path(report.__file__).parents[2] / "docs" / "experiments.md"
+TINY = ["--steps", "2048", "--jobs", "1"]
+
+
+@pytest.mark.slow
+def test_a_sweep_has_a_column_per_setting(tmp_path):
+    words = ["train", "--system", "synchronous", "--set", "workload.actors=4", "workload.policy.hidden=(8,)"]
+    words += ["--sweep", "algorithm.epochs=1,2", "--seeds", "2", *TINY, "--out", str(tmp_path)]
+    assert command.main(words) == 0
+    found = rows(tmp_path / "train" / "runs.csv")
+    assert [(row["algorithm.epochs"], row["seed"]) for row in found] == [("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")]
+    assert [row["gradients"] for row in found[1:3]] != [found[0]["gradients"]] * 2
+    assert (tmp_path / "train" / "train_CartPole-v1.png").exists()
+    assert command.main([*words, "--resume"]) == 0
+
+
+@pytest.mark.slow
+def test_the_pages_study_runs_from_its_file(tmp_path, capsys):
+    (tmp_path / "averaging.py").write_text(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])
+    words = ["study", str(tmp_path / "averaging.py"), "--seeds", "1", "--variant", "weighted", *TINY, "--out"]
+    assert command.main([*words, str(tmp_path / "out")]) == 0
+    (row,) = rows(tmp_path / "out" / "averaging" / "runs.csv")
+    assert (row["setting"], row["steps"]) == ("weighted", "2048")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [(None, "is not a Python file"), ("STUDY = 3\n", "own.py does not define STUDY")]
+)
+def test_a_file_without_a_study(tmp_path, text, message, capsys):
+    path = tmp_path / "own.py"
+    if text is not None:
+        path.write_text(text)
+    assert command.main(["study", str(path)]) == 2
+    assert message in capsys.readouterr().err
