@@ -47,6 +47,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "cluster": Entry("cluster.demo", "the quickstart on a Ray cluster, in real time", {"": "3"}),
     "cluster-vs-simulation": Entry("cluster.vs_simulation", "whether the simulator predicts a Ray cluster", {"": "8"}),
     "train": Entry("train", "one system, any settings, sweeps", {"": "1"}),
+    "play": Entry("play", "the policies that `train` has saved"),
     "study": Entry("own_study", "a study in a file of your own"),
     "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),

@@ -1,6 +1,7 @@
 """Trains one system with any of its settings, or a sweep over them, with several seeds."""
 
 import argparse
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rich.console import Console
 from experiments import settings
 from experiments.settings import Setup
 from experiments.study import curves, study, tidy, variants
-from experiments.study.cells import Finished
+from experiments.study.cells import POLICY, Finished
 from experiments.study.study import PROCESSORS, Size, Study, Variant
 from experiments.tasks import presets
 from experiments.toolkit import options, plots
@@ -68,13 +69,14 @@ def made_variants(system: str, environment: str, given: Sequence[str], axes: Seq
     for chosen in settings.swept(axes):
         of = settings.applied(setup, {**fixed, **chosen})
         words = ", ".join(f"{key}={value}" for key, value in chosen.items())
-        made.append(Variant(of.contender, of.workload, words, limits=of.budget, factors=chosen))
+        made.append(Variant(of.contender, of.workload, words, limits=of.budget, keep_policy=True, factors=chosen))
     return made
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Shows the returns, times and costs of every variant, and draws the curves."""
     rows = []
+    _copy_policies(results, out / "policies")
     for environment, groups in study.by_environment(results).items():
         if len(groups) <= len(plots.LINES):
             labelled = {name: _labelled(of, name, i) for i, (name, of) in enumerate(groups.items())}
@@ -90,6 +92,18 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             rows.append((environment, name, *map(str, returns), str(len(of)), *(f"{x:,.4g}" for x in spent)))
     headings = ("environment", "variant", "return", "mean over the run", "seeds", *_SPENT)
     tidy.show(results[0].cell.contender.name, headings, rows, out, console)
+
+
+def _copy_policies(results: Sequence[Finished], folder: Path) -> None:
+    """Copies the runs' policies; a run that an earlier study has done is reused, and has kept none."""
+    folder.mkdir(exist_ok=True)
+    for result in results:
+        cell = result.cell
+        name = "_".join(
+            word for word in (cell.environment, cell.setting.replace(", ", "_"), f"seed{cell.seed}") if word
+        )
+        if (result.folder / POLICY).exists():
+            shutil.copyfile(result.folder / POLICY, folder / f"{name}.safetensors")
 
 
 _SPENT: Mapping[str, str] = {

@@ -30,6 +30,8 @@ from experiments.tasks.presets import Contender
 from experiments.toolkit import output
 from experiments.toolkit.shell import reason
 from stellaris._core.describe import describe, digest
+from stellaris.acting import save_policy
+from stellaris.acting.envs import Configured
 from stellaris.runtime import Recording, Trace
 from stellaris.runtime.files import atomic_write, sync
 from stellaris.systems import Budget, Evaluation, Row, Workload
@@ -38,6 +40,8 @@ from stellaris.systems import Budget, Evaluation, Row, Workload
 _WORTH_KEEPING = 0.1
 #: Files of a finished cell; a failed cell has only the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
+#: The last policy of a run, if it is kept.
+POLICY = "policy.safetensors"
 #: The files whose digests the record holds.
 _SEALED = (_HISTORY, _TRACE)
 
@@ -54,6 +58,7 @@ class Cell:
     evaluation: Evaluation | None = None
     replay: "Cell | None" = None  #: the cell whose recorded delays this cell repeats, invocation by invocation.
     retimes: "Cell | None" = None  #: the cell whose returns this cell has, at its own times and costs.
+    keep_policy: bool = False  #: whether the run's last policy is saved beside its results.
     factors: Mapping[str, str] = field(
         default_factory=dict, hash=False
     )  #: the values of swept settings, for the tables.
@@ -323,6 +328,8 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
         runs.run(cell.workload, outcome, threads=1, watcher=watcher, evaluation=cell.evaluation, replay=recorded)
     output.write_rows(folder / _HISTORY, outcome.history)
     outcome.trace.save(folder / _TRACE)
+    if cell.keep_policy and outcome.policy is not None:
+        save_policy(folder / POLICY, outcome.policy, _described(cell))
     record = output.finite(
         {
             "label": cell.label,
@@ -336,6 +343,17 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
     with atomic_write(folder / _RECORD) as file:
         json.dump({**record, "seal": _seal(record)}, file, indent=2)
         file.write("\n")
+
+
+def _described(cell: Cell) -> dict[str, str]:
+    """Returns what `play` needs to make the policy and its environment again, and what the policy was trained by."""
+    environment = cell.workload.environment
+    text = repr(environment)
+    if isinstance(environment, Configured):
+        options = "".join(f", {name}={value!r}" for name, value in environment.options)
+        text = f"configure({environment.name!r}{options})"
+    of = {"environment": text, "policy": repr(cell.workload.policy), "label": cell.label, "code": code_version()}
+    return of | {"settings": json.dumps(cell.settings())}
 
 
 class _Wire:

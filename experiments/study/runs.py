@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from experiments.tasks.presets import Contender
 from experiments.toolkit import progress, shell
-from stellaris.acting import envs
+from stellaris.acting import PolicyVersion, envs
 from stellaris.acting.rollout import Fragment
 from stellaris.runtime import Platform, Recording, SimulatedPlatform, Trace
 from stellaris.systems import Evaluation, Row, Workload, train
@@ -21,6 +21,7 @@ class Outcome(progress.Run):
     contender: Contender
     seed: int
     trace: Trace = field(default_factory=Trace)
+    policy: PolicyVersion | None = None  #: the newest version, at the end of the run.
 
     @property
     def name(self) -> str:
@@ -96,7 +97,7 @@ def run(
         watcher.row(outcome)
 
     try:
-        train(
+        outcome.policy = train(
             contender.system,
             workload,
             platform=platform,
@@ -107,7 +108,7 @@ def run(
             threads=threads,
             on_progress=on_progress,
             on_fragment=on_fragment,
-        )
+        ).policy
         outcome.status = "done"
     except KeyboardInterrupt:
         outcome.status = "interrupted"

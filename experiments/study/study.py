@@ -45,6 +45,7 @@ class Variant(NamedTuple):
     replays: str = ""  #: an earlier variant whose schedule this variant repeats, seed by seed.
     retimes: str = ""  #: an earlier variant whose returns this variant has, at its own times and costs, seed by seed.
     limits: Budget | None = None  #: limits of the variant's runs, in addition to the study's number of steps.
+    keep_policy: bool = False  #: whether the last policy of every run is saved.
     factors: Mapping[str, str] = MappingProxyType({})  #: the values of swept settings, which become columns.
 
     @property
@@ -107,6 +108,7 @@ class Study:
                         variant.evaluation,
                         made[variant.replays][i] if variant.replays else None,
                         made[variant.retimes][i] if variant.retimes else None,
+                        variant.keep_policy,
                         dict(variant.factors),
                     )
                     for i, seed in enumerate(seeds)

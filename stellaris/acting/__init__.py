@@ -7,6 +7,8 @@ from stellaris.acting.policies import Network as Network
 from stellaris.acting.policies import Pixels as Pixels
 from stellaris.acting.policies import Policy as Policy
 from stellaris.acting.policies import PolicyVersion as PolicyVersion
+from stellaris.acting.saving import load_policy as load_policy
+from stellaris.acting.saving import save_policy as save_policy
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv

@@ -14,7 +14,8 @@ TINY = ["--steps", "2048", "--jobs", "1"]
 
 
 @pytest.mark.slow
-def test_a_sweep_has_a_column_per_setting(tmp_path):
+def test_a_sweep_has_a_column_per_setting(tmp_path, capsys):
+    """And its policies can be played."""
     words = ["train", "--system", "synchronous", "--set", "workload.actors=4", "workload.policy.hidden=(8,)"]
     words += ["--sweep", "algorithm.epochs=1,2", "--seeds", "2", *TINY, "--out", str(tmp_path)]
     assert command.main(words) == 0
@@ -23,6 +24,10 @@ def test_a_sweep_has_a_column_per_setting(tmp_path):
     assert [row["gradients"] for row in found[1:3]] != [found[0]["gradients"]] * 2
     assert (tmp_path / "train" / "train_CartPole-v1.png").exists()
     assert command.main([*words, "--resume"]) == 0
+    capsys.readouterr()
+    assert command.main(["play", str(tmp_path / "train"), "--episodes", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("CartPole-v1_algorithm.epochs=") == 4
 
 
 @pytest.mark.slow
@@ -43,3 +48,11 @@ def test_a_file_without_a_study(tmp_path, text, message, capsys):
         path.write_text(text)
     assert command.main(["study", str(path)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_nothing_to_play(tmp_path, capsys):
+    assert command.main(["play", str(tmp_path)]) == 2
+    assert "holds no policy" in capsys.readouterr().err
+    (tmp_path / "one.safetensors").write_bytes(b"no policy")
+    assert command.main(["play", str(tmp_path)]) == 2
+    assert "one.safetensors is not a policy's file" in capsys.readouterr().err
