@@ -1,6 +1,7 @@
 """`python -m experiments list`: prints the table of experiments."""
 
 import argparse
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -22,11 +23,20 @@ def main(arguments: argparse.Namespace) -> int:
     table.add_column("name", no_wrap=True)
     for heading in ("description", "source", "minutes on two cores, estimated"):
         table.add_column(heading)
-    for name, entry in catalogue.EXPERIMENTS.items():
+    # Grouped by paper, in the order of the catalogue; experiments of no paper come last.
+    papers = [catalogue.STELLARIS, catalogue.MINIONSRL, catalogue.GEAR]
+    groups = {name: _paper(entry, papers) for name, entry in catalogue.EXPERIMENTS.items()}
+    ordered = sorted(catalogue.EXPERIMENTS.items(), key=lambda item: groups[item[0]])
+    for name, entry in ordered:
         minutes = "\n".join(f"{preset} {time}".strip() for preset, time in entry.minutes.items())
         table.add_row(name, _description(entry), entry.of, minutes)
     console.print(table)
     return 0
+
+
+def _paper(entry: catalogue.Entry, papers: Sequence[str]) -> int:
+    """Returns the number of the entry's paper, or the number of papers if it is of none."""
+    return next((i for i, paper in enumerate(papers) if entry.of.startswith(paper)), len(papers))
 
 
 def _description(entry: catalogue.Entry) -> str:
