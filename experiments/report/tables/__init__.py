@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, learning, minionsrl, stellaris
+from experiments.report.tables import counts, learning, map, minionsrl, stellaris
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
@@ -20,6 +20,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
         "default: coefficient of variation 0.1, a gradient of 10 ms, sharing slows by 2",
     ),
     "demo-sweeps": lambda: stellaris.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
+    "map-speed": map.speeds,
     "tuned": stellaris.tuned,
     "million-steps": stellaris.million_steps,
     "cartpole": minionsrl.on_cartpole,
