@@ -1,6 +1,7 @@
 """The public names: `__init__.py` reads them from here and imports each when it is first used."""
 
 from . import acting as acting
+from . import advantages as advantages
 from . import aggregation as aggregation
 from . import algorithms as algorithms
 from . import corrections as corrections
@@ -18,6 +19,8 @@ from .acting import ActorCritic as ActorCritic
 from .acting import EnvSpec as EnvSpec
 from .acting import Pixels as Pixels
 from .acting import Policy as Policy
+from .advantages import group_relative_advantage as group_relative_advantage
+from .advantages import leave_one_out_advantage as leave_one_out_advantage
 from .aggregation.apply import apply_update as apply_update
 from .aggregation.compensation import add_delay_compensation as add_delay_compensation
 from .aggregation.compensation import delay_compensate as delay_compensate

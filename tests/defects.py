@@ -58,6 +58,14 @@ DEFECTS = (
         "b = jnp.minimum(row(ratio), rho_clip) * error",
         "tests/test_returns_vtrace.py",
     ),
+    Defect(
+        "stellaris/advantages.py", "members / jnp.maximum(members - 1.0, 1.0)", "members / jnp.maximum(members, 1.0)"
+    ),
+    Defect(
+        "stellaris/advantages.py",
+        "_total(there.astype(wide.dtype), number) - 1.0",
+        "_total(there.astype(wide.dtype), number)",
+    ),
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",
