@@ -96,7 +96,10 @@ DEFECTS = (
         "jnp.square(jnp.sum(weight)) / jnp.where",
         "jnp.sum(weight) / jnp.where",
     ),
-    Defect("stellaris/corrections/masks.py", "return there & (~outward |", "return there & (outward |"),
+    Defect("stellaris/corrections/masks.py", "return there & (~moved |", "return there & (moved |"),
+    Defect(
+        "stellaris/corrections/clipping.py", "jnp.sum(jnp.minimum(square, cap)) < allowed", "jnp.sum(square) < allowed"
+    ),
     Defect("stellaris/corrections/masks.py", 'if divergence == "tv" else', 'if divergence == "kl" else'),
     Defect("stellaris/corrections/ratios.py", "within * within.shape[1] + jnp.arange", "within + jnp.arange"),
     Defect("stellaris/corrections/ratios.py", "share = 1.0 - 1.0 / versions", "share = 1.0 / versions"),

@@ -34,6 +34,7 @@ from stellaris import (
     probability_mask,
     sapo_loss,
     scale_by_effective_samples,
+    second_moment_clip,
     second_moment_mask,
     staleness_threshold,
     staleness_weight,
@@ -326,6 +327,10 @@ SETTINGS = {
     "second_moment_mask": (lambda s: second_moment_mask(x, a, max_second_moment=s), (0.0, 0.1)),
     "probability_mask": (lambda s: probability_mask(x - 2, x / 2 - 2, a, max_distance=s), (0.01, 0.1)),
     "off_policy_sequence_mask": (lambda s: off_policy_sequence_mask(x, a, max_divergence=s), (0.0, 0.1)),
+    "second_moment_clip": (
+        lambda s: second_moment_clip(x, a, max_second_moment=s, min_clip=s / 2, min_clip_high=s),
+        (0.0, 0.1),
+    ),
     "adaptive_clip": (lambda s: adaptive_clip(x, clip=s, clip_high=2 * s, quantile=s), (0.1, 0.5)),
     "scale_by_effective_samples": (
         lambda s: scale_by_effective_samples(s).update(x, optax.EmptyState(), effective_sample_fraction=s**2)[0],

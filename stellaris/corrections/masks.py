@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.ratios import constant
+from stellaris.corrections.ratios import constant, outward
 from stellaris.types import Array, JaxArray, Scalar
 
 #: Default `max_distance` of `probability_mask` for each divergence, from the paper's stability tests.
@@ -49,7 +49,9 @@ def second_moment_mask(
 
     Source:
       Zheng et al. 2025, Prosperity before Collapse: How Far Can Off-Policy RL Reach with Stale Data on LLMs?,
-      Algorithm 1 and Eq. 5.
+      Algorithm 1 and Eq. 5. The authors' code does not mask: it clips all ratios to a region that depends on the batch,
+      see `second_moment_clip`. AReaL's version of the mask compares the proximal policy with the behaviour policy,
+      ignores the advantage, and always keeps one sample.
 
     Example:
       >>> import jax.numpy as jnp
@@ -67,16 +69,16 @@ def second_moment_mask(
 
 @jax.jit
 def _of_small_squares(log_ratio: jax.Array, advantage: jax.Array, there: jax.Array, most: Any) -> jax.Array:
-    outward = there & (jnp.sign(log_ratio) * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
+    moved = there & outward(log_ratio, advantage)
     square = jnp.square(log_ratio)
 
     def small_enough(largest: jax.Array) -> jax.Array:
         """Whether the mean of all squares that are at most `largest` is within the bound."""
-        kept = outward & (square <= largest)
+        kept = moved & (square <= largest)
         many = jnp.sum(kept).astype(square.dtype)
         return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, most * jnp.maximum(many, 1.0), 0.0)
 
-    return there & (~outward | (square <= order_statistics.largest(small_enough, (), square.dtype)))
+    return there & (~moved | (square <= order_statistics.largest(small_enough, (), square.dtype)))
 
 
 def probability_mask(
@@ -129,9 +131,10 @@ def probability_mask(
     most = _MAX_DISTANCE[divergence] if max_distance is None else max_distance
     now, before = constant(log_prob), constant(behaviour_log_prob)
     distance = jnp.abs(jnp.exp(now) - jnp.exp(before)) if divergence == "tv" else _bernoulli_kl(before, now)
+    # Not by `outward(now - before, ...)`: the difference is NaN if both are minus infinity.
     sign = jnp.asarray(advantage)
-    outward = ((sign > 0) & (now > before)) | ((sign < 0) & (now < before))
-    return ~(outward & (distance > most))
+    moved = ((sign > 0) & (now > before)) | ((sign < 0) & (now < before))
+    return ~(moved & (distance > most))
 
 
 def off_policy_sequence_mask(

@@ -169,3 +169,9 @@ def approximate_proximal_log_ratio(
 def constant(x: Array) -> jax.Array:
     """Stops the gradient and widens to float32 at least: squares and differences lose digits in narrower types."""
     return jax.lax.stop_gradient(jnp.asarray(x, at_least_float32(jnp.result_type(x))))
+
+
+def outward(log_ratio: Array, advantage: Array) -> jax.Array:
+    """Whether each sample has moved outward: its probability has risen at `A > 0`, or fallen at `A < 0`."""
+    log_ratio, advantage = jnp.asarray(log_ratio), jnp.asarray(advantage)
+    return ((advantage > 0) & (log_ratio > 0)) | ((advantage < 0) & (log_ratio < 0))

@@ -11,7 +11,9 @@ from stellaris import (
     ClipWidths,
     adaptive_clip,
     off_policy_sequence_mask,
+    ppo_loss,
     probability_mask,
+    second_moment_clip,
     second_moment_mask,
     sequence_log_ratio,
 )
@@ -78,6 +80,52 @@ def test_equal_distances_are_kept_or_dropped_together():
     # (0.09 + 0.01) / 2 = 0.05
     equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.055), [False, False, True])
     equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.07), [True, True, True])
+
+
+def capped(log_ratio, advantage, valid, bound):
+    """The authors' search: along the ascending squares until those that follow, capped to one, exceed the bound."""
+    squares = sorted(
+        x * x for x, a, v in zip(log_ratio.flat, advantage.flat, valid.flat, strict=True) if v and x * a > 0
+    )
+    if not squares or math.fsum(squares) <= bound * len(squares):
+        return 1.0, math.inf
+    below = 0.0
+    for k, square in enumerate(squares):
+        if math.fsum(squares[: k + 1]) + square * (len(squares) - k - 1) >= bound * len(squares):
+            break
+        below = square
+    return 1 - math.exp(-math.sqrt(below)), math.exp(math.sqrt(below)) - 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_second_moment_clip_is_the_authors_search(seed):
+    """For bounds that clip everything, something and nothing; the capped mean stays within each."""
+    log_ratio, advantage, valid, _ = sample(seed=seed)
+    garbage = np.where(valid, log_ratio, np.nan)
+    widths = jax.jit(lambda x, bound: second_moment_clip(x, advantage, valid=valid, max_second_moment=bound))
+    with jax.enable_x64(True):
+        for bound in (0.0, 1e-6, 1e-3, 0.04, 0.08, 10.0, math.inf):
+            low, high = widths(garbage, bound)
+            assert low.shape == high.shape == log_ratio.shape
+            expected = capped(log_ratio, advantage, valid, bound)
+            close((low[0, 0], high[0, 0]), expected, 1e-9)
+            moved = np.abs(log_ratio[valid & (log_ratio * advantage > 0)])
+            assert np.mean(np.minimum(moved, np.log1p(expected[1])) ** 2) <= max(bound, 0.0)
+
+
+def test_second_moment_clip_by_hand():
+    """Squares 0.01, 0.04 and 0.81 have the mean 0.287; capped at 0.04 their mean is 0.03, at 0.01 it is 0.01."""
+    log_ratio, advantage = jnp.array([0.1, -0.2, 0.9, -9.0, 9.0]), jnp.array([1.0, -1.0, 1.0, 1.0, 0.0])
+    for bound, tau in ((0.04, 0.2), (0.02, 0.1), (0.005, 0.0)):
+        low, high = second_moment_clip(log_ratio, advantage, max_second_moment=bound)
+        close(low, np.full(5, 1 - math.exp(-tau)), 1e-6)
+        close(high, np.full(5, math.exp(tau) - 1), 1e-6)
+        low, high = second_moment_clip(log_ratio, advantage, max_second_moment=bound, min_clip=0.3, min_clip_high=0.5)
+        close((low, high), (np.full(5, 0.3), np.full(5, 0.5)), 1e-6)
+    free = second_moment_clip(log_ratio, advantage, max_second_moment=0.3)
+    equal(free, ClipWidths(np.ones(5), np.full(5, math.inf)))
+    close(ppo_loss(log_ratio, advantage, clip=free.low, clip_high=free.high), -jnp.exp(log_ratio) * advantage, 1e-5)
+    equal(second_moment_clip(log_ratio, -jnp.zeros(5), max_second_moment=0.0), free)
 
 
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
@@ -227,6 +275,7 @@ MASKS = {
         v & off_policy_sequence_mask(sequence_log_ratio(x, valid=v, segment=s, over="mean"), a, max_divergence=0.05)
     ),
     "widths": lambda x, a, v, s: adaptive_clip(x, valid=v),
+    "widths by second moment": lambda x, a, v, s: second_moment_clip(x, a, valid=v),
 }
 
 
@@ -303,6 +352,7 @@ CALLS = {
     probability_mask: {"log_prob": -abs(x), "behaviour_log_prob": -abs(x), "advantage": a},
     off_policy_sequence_mask: {"log_ratio": x, "advantage": a, "max_divergence": 0.1},
     adaptive_clip: {"log_ratio": x},
+    second_moment_clip: {"log_ratio": x, "advantage": a},
 }
 
 
@@ -325,6 +375,10 @@ CALLS = {
         (adaptive_clip, {"quantile": 1.1}, ValueError, r"quantile=1\.1 lies outside \[0, 1\]"),
         (adaptive_clip, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
         (adaptive_clip, {"clip": "0.2"}, TypeError, "clip='0.2' is not a number"),
+        (second_moment_clip, {"max_second_moment": -0.1}, ValueError, r"max_second_moment=-0\.1 is negative"),
+        (second_moment_clip, {"min_clip": math.nan}, ValueError, "min_clip=nan is negative or NaN"),
+        (second_moment_clip, {"min_clip_high": "0.5"}, TypeError, "min_clip_high='0.5' is not a number"),
+        (second_moment_clip, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
         *[
             (function, {name: jnp.ones((12, 3), jnp.int32)}, TypeError, f"^{name} has dtype int32: expected floating")
             for function, arguments in CALLS.items()
