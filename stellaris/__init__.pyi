@@ -9,6 +9,7 @@ from . import diagnostics as diagnostics
 from . import distributions as distributions
 from . import losses as losses
 from . import pacing as pacing
+from . import reductions as reductions
 from . import replay as replay
 from . import returns as returns
 from . import runtime as runtime
@@ -84,6 +85,7 @@ from .losses import sapo_loss as sapo_loss
 from .losses import truncated_policy_gradient_loss as truncated_policy_gradient_loss
 from .losses import value_loss as value_loss
 from .pacing import rollout_capacity as rollout_capacity
+from .reductions import reduce_loss as reduce_loss
 from .returns import VTrace as VTrace
 from .returns import gae as gae
 from .returns import vtrace as vtrace

@@ -66,6 +66,7 @@ DEFECTS = (
         "_total(there.astype(wide.dtype), number) - 1.0",
         "_total(there.astype(wide.dtype), number)",
     ),
+    Defect("stellaris/reductions.py", '(one if over == "length" else share)', "share"),
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",

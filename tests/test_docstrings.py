@@ -12,7 +12,8 @@ import stellaris.algorithms
 ROOT = Path(stellaris.__file__).parent
 #: The modules of the pure layer: every public name of theirs is exported from `stellaris`.
 MODULES = {
-    f"stellaris.{name}" for name in ("advantages", "losses", "returns", "distributions", "diagnostics", "pacing")
+    f"stellaris.{name}"
+    for name in ("advantages", "losses", "reductions", "returns", "distributions", "diagnostics", "pacing")
 }
 MODULES |= {
     f"stellaris.{room}.{path.stem}"
