@@ -22,6 +22,8 @@ from .acting import Pixels as Pixels
 from .acting import Policy as Policy
 from .advantages import group_relative_advantage as group_relative_advantage
 from .advantages import leave_one_out_advantage as leave_one_out_advantage
+from .advantages import optimal_advantage as optimal_advantage
+from .advantages import optimal_baseline as optimal_baseline
 from .aggregation.apply import apply_update as apply_update
 from .aggregation.compensation import add_delay_compensation as add_delay_compensation
 from .aggregation.compensation import delay_compensate as delay_compensate
@@ -50,15 +52,18 @@ from .algorithms import PPO as PPO
 from .algorithms import Batch as Batch
 from .algorithms import TargetBatch as TargetBatch
 from .corrections.caps import global_ratio_cap as global_ratio_cap
+from .corrections.caps import least_ratio_cap as least_ratio_cap
 from .corrections.caps import truncate_ratio as truncate_ratio
 from .corrections.clipping import ClipWidths as ClipWidths
 from .corrections.clipping import adaptive_clip as adaptive_clip
 from .corrections.clipping import second_moment_clip as second_moment_clip
 from .corrections.effective_samples import effective_sample_fraction as effective_sample_fraction
 from .corrections.effective_samples import scale_by_effective_samples as scale_by_effective_samples
+from .corrections.masks import bidirectional_kl_mask as bidirectional_kl_mask
 from .corrections.masks import off_policy_sequence_mask as off_policy_sequence_mask
 from .corrections.masks import probability_mask as probability_mask
 from .corrections.masks import second_moment_mask as second_moment_mask
+from .corrections.masks import total_variation_mask as total_variation_mask
 from .corrections.ratios import approximate_proximal_log_ratio as approximate_proximal_log_ratio
 from .corrections.ratios import importance_ratio as importance_ratio
 from .corrections.ratios import sequence_log_ratio as sequence_log_ratio
@@ -79,6 +84,7 @@ from .losses import approximate_kl as approximate_kl
 from .losses import decoupled_ppo_loss as decoupled_ppo_loss
 from .losses import impact_loss as impact_loss
 from .losses import impala_loss as impala_loss
+from .losses import oapl_loss as oapl_loss
 from .losses import ppo_loss as ppo_loss
 from .losses import ppo_penalty_loss as ppo_penalty_loss
 from .losses import sapo_loss as sapo_loss

@@ -430,6 +430,45 @@ def sapo_loss(
     return -4.0 / tau * jax.nn.sigmoid(tau * (ratio - 1.0)) * advantage
 
 
+def oapl_loss(
+    log_ratio: Float[Array, "*batch"], advantage: Float[Array, "*batch"], *, coefficient: Scalar
+) -> Float[Array, "*batch"]:
+    """OAPL's regression: `(coefficient * log_ratio - A)^2`, without an importance ratio and without clipping.
+
+    Where `mu exp(A / coefficient)` is a policy, it is the minimum for samples of any policy, so stale samples need no
+    correction; `mu` is the behaviour policy in the log-ratio.
+
+    Args:
+      log_ratio: `[...]` of whole sequences, from `sequence_log_ratio`: log-probability under the policy that learns
+        minus that under the behaviour policy.
+      advantage: `[...]` of each sequence, from `optimal_advantage`.
+      coefficient: weight of the log-ratio, positive: the strength of the penalty on the divergence from `mu`. It need
+        not be the `beta` of `optimal_advantage`; the paper has two.
+
+    Returns:
+      The loss `[...]`. A log-ratio beyond ±1e6 counts as ±1e6, with a gradient of zero.
+
+    Raises:
+      TypeError: if an array holds integers, or `coefficient` is not a number.
+      ValueError: if the shapes differ, or `coefficient` is not positive and finite.
+
+    Source:
+      Ritter et al. 2026, LLMs Can Learn to Reason Via Off-Policy RL (OAPL), Eq. 3, averaged over sequences; read in the
+      tests of two independent ports to NeMo RL, which agree, not in the paper.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> oapl_loss(jnp.array([0.0, 2.0]), jnp.array([1.0, 1.0]), coefficient=0.5).tolist()  # the second is optimal
+      [1.0, 0.0]
+    """
+    _check(log_ratio, advantage=advantage)
+    checks.positive(coefficient=coefficient)
+    checks.finite(coefficient=coefficient)
+    most = -min_log_prob(log_ratio)
+    bounded = jnp.where(log_ratio > most, most, jnp.where(log_ratio < -most, -most, log_ratio))
+    return jnp.square(coefficient * bounded - advantage)
+
+
 def value_loss(
     value: Float[Array, "*batch"],
     target: Float[Array, "*batch"],

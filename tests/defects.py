@@ -67,6 +67,8 @@ DEFECTS = (
         "_total(there.astype(wide.dtype), number)",
     ),
     Defect("stellaris/reductions.py", '(one if over == "length" else share)', "share"),
+    Defect("stellaris/advantages.py", "weight = jnp.square(jnp.exp(log_weight", "weight = (jnp.exp(log_weight"),
+    Defect("stellaris/losses.py", "jnp.square(coefficient * bounded - advantage)", "jnp.square(bounded - advantage)"),
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris import group_relative_advantage, leave_one_out_advantage
+from stellaris import group_relative_advantage, leave_one_out_advantage, optimal_advantage, optimal_baseline
 from tests.close import close
 
 
@@ -36,10 +36,15 @@ def rloo(rewards):
     return [r - np.mean(rewards[:i] + rewards[i + 1 :]) for i, r in enumerate(rewards)]
 
 
+def oapl(rewards):
+    return np.array(rewards) - 0.5 * np.log(np.mean(np.exp(np.array(rewards) / 0.5)))
+
+
 ESTIMATES = [
     (lambda r, g, v: group_relative_advantage(r, g, valid=v, epsilon=0.0), grpo),
     (lambda r, g, v: group_relative_advantage(r, g, valid=v, divide_by_std=False), lambda r: r - np.mean(r)),
     (lambda r, g, v: leave_one_out_advantage(r, g, valid=v), rloo),
+    (lambda r, g, v: optimal_advantage(r, g, valid=v, beta=0.5), oapl),
 ]
 
 
@@ -100,6 +105,46 @@ def test_types_and_gradients(function, _):
     np.testing.assert_array_equal(gradient, np.zeros(8))
 
 
+def test_the_optimal_value_is_between_the_mean_and_the_maximum():
+    """The limits of a large and of a small temperature, at rewards whose exponentials overflow."""
+    reward, group = jnp.array([0.0, 1.0, 2.0, 9e4, -9e4]), jnp.array([0, 0, 0, 1, 1])
+    with jax.debug_nans(True):
+        mean, most = optimal_advantage(reward, group, beta=1e6), optimal_advantage(reward, group, beta=1e-3)
+    close(mean[:3], np.array([-1.0, 0.0, 1.0]), 1e-4)
+    close(most, np.array([-2.0, -1.0, 0.0, 0.0, -18e4]), 1e-2)
+
+
+@given(st.integers(0, 2**31))
+@settings(max_examples=10, deadline=None, derandomize=True, database=None)
+def test_the_optimal_baseline_has_the_least_variance(seed):
+    """Least squares of the gradients `w |g| (R - b)` of each group give the baseline, at any scale of the weights."""
+    reward, group, valid = batch(seed)
+    random = np.random.default_rng(seed)
+    log_ratio, norm = random.normal(size=24), random.exponential(size=24)
+    with jax.enable_x64(True):
+        call = jax.jit(lambda shift: optimal_baseline(reward, log_ratio + shift, norm, group, valid=valid))
+        got = call(0.0)
+        close(call(5e3), got, 1e-9)
+    for name in set(group.tolist()):
+        members = (group == name) & valid
+        if members.any():
+            size = np.exp(log_ratio[members]) * norm[members]
+            expected = np.linalg.lstsq(size[:, None], size * reward[members], rcond=None)[0][0]
+            close(got[group == name], np.full(np.sum(group == name), expected), 1e-9)
+
+
+def test_optimal_baselines_by_hand():
+    """Equal weights give the mean; a weight that outweighs all others gives its reward; no weight gives 0."""
+    reward, group, ones = jnp.array([1.0, 3.0, 8.0]), jnp.zeros(3, int), jnp.ones(3)
+    with jax.debug_nans(True):
+        close(optimal_baseline(reward, jnp.full(3, -7.0), ones, group), np.full(3, 4.0))
+        close(optimal_baseline(reward, jnp.array([0.0, 1e4, -jnp.inf]), ones, group), np.full(3, 3.0))
+        close(optimal_baseline(reward, jnp.array([0.0, jnp.inf, 1.0]), ones, group), np.full(3, 3.0))
+        close(optimal_baseline(reward, 0 * ones, jnp.array([0.0, 0.0, 2.0]), group), np.full(3, 8.0))
+        close(optimal_baseline(reward, 0 * ones, 0 * ones, group), np.zeros(3))
+    assert np.isnan(optimal_baseline(reward, jnp.array([jnp.nan, 0.0, 0.0]), ones, group)).all()
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
@@ -118,3 +163,26 @@ def test_errors(changed, error, message, unchecked):
         if "epsilon" not in changed or function is group_relative_advantage:
             with pytest.raises(error, match=message):
                 function(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "error", "message"),
+    [
+        (optimal_advantage, {"beta": 0.0}, ValueError, r"beta=0\.0 is not positive"),
+        (optimal_advantage, {"beta": np.inf}, ValueError, "beta=inf is not finite"),
+        (optimal_advantage, {"beta": "1"}, TypeError, "beta='1' is not a number"),
+        (optimal_baseline, {"log_ratio": jnp.zeros(2, int)}, TypeError, "log_ratio has dtype int32"),
+        (
+            optimal_baseline,
+            {"gradient_norm": jnp.zeros(3)},
+            ValueError,
+            r"gradient_norm has shape \(3,\): expected rew",
+        ),
+        (optimal_baseline, {"group": jnp.zeros(2)}, TypeError, "group has dtype float32: expected integers"),
+    ],
+)
+def test_errors_of_optimal_estimates(function, changed, error, message, unchecked):
+    """Each names the argument."""
+    own = {"beta": 1.0} if function is optimal_advantage else dict.fromkeys(["log_ratio", "gradient_norm"], jnp.ones(2))
+    with pytest.raises(error, match=message):
+        function(**({"reward": jnp.zeros(2), "group": jnp.zeros(2, int)} | own | changed))

@@ -12,6 +12,8 @@ from stellaris import (
     approximate_kl,
     decoupled_ppo_loss,
     impact_loss,
+    oapl_loss,
+    optimal_advantage,
     ppo_loss,
     ppo_penalty_loss,
     sapo_loss,
@@ -193,3 +195,28 @@ def test_sapo_by_hand():
         got = jax.value_and_grad(sapo_loss)(jnp.float32(math.log(ratio)), jnp.float32(a))
         np.testing.assert_allclose(got, (-4 / tau * gate * a, -4 * gate * (1 - gate) * ratio * a), rtol=1e-5)
     assert jax.grad(lambda x: sapo_loss(x, jnp.float32(1.0), ratio_cap=2.0))(jnp.float32(1.0)) == 0.0
+
+
+def test_oapl_by_hand():
+    """(0.5 * 2 - 3)^2 = 4, with slope 2 * -2 * 0.5 in the log-ratio."""
+    got = jax.value_and_grad(lambda x: oapl_loss(x, jnp.asarray(3.0), coefficient=0.5))(2.0)
+    close(got, (4.0, -2.0))
+
+
+def test_oapl_finds_the_optimum_of_the_penalised_return():
+    """A softmax policy over three answers becomes `mu exp(R / beta)`, normalised.
+
+    `mu` is uniform and each answer occurs once, so that the group's V is exactly the optimal value.
+    """
+    reward, beta = jnp.array([1.0, 0.2, -0.5]), 0.7
+    advantage = optimal_advantage(reward, jnp.zeros(3, int), beta=beta)
+
+    def loss(logits):
+        return jnp.mean(oapl_loss(jax.nn.log_softmax(logits) + jnp.log(3.0), advantage, coefficient=beta))
+
+    step = jax.jit(lambda logits: logits - 0.5 * jax.grad(loss)(logits))
+    logits = jnp.zeros(3)
+    for _ in range(200):
+        logits = step(logits)
+    close(jax.nn.softmax(logits), jax.nn.softmax(reward / beta), 1e-4)
+    close(loss(logits), 0.0, 1e-6)

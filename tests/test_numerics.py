@@ -17,17 +17,22 @@ from stellaris import (
     adaptive_clip,
     approximate_kl,
     approximate_proximal_log_ratio,
+    bidirectional_kl_mask,
     bounded_importance_weight,
     decoupled_ppo_loss,
     demo_threshold,
     exponential_weight,
     gae,
     global_ratio_cap,
+    group_relative_advantage,
     hinge_weight,
     impact_loss,
     impala_loss,
     importance_ratio,
+    least_ratio_cap,
+    oapl_loss,
     off_policy_sequence_mask,
+    optimal_advantage,
     polynomial_weight,
     ppo_loss,
     ppo_penalty_loss,
@@ -38,6 +43,7 @@ from stellaris import (
     second_moment_mask,
     staleness_threshold,
     staleness_weight,
+    total_variation_mask,
     truncate_ratio,
     truncated_policy_gradient_loss,
     value_loss,
@@ -95,12 +101,21 @@ FUNCTIONS = {
         lambda x: approximate_proximal_log_ratio(importance_ratio(x), jnp.full(x.shape, 3)),
         "x",
     ),
+    "oapl_loss": (lambda x, a: oapl_loss(x, a, coefficient=0.01), "xa"),
+    "least_ratio_cap": (lambda x: least_ratio_cap(x, rho=1.2), "X"),
     "value_loss": (lambda v, g: value_loss(v, g), "ww"),
     "value_loss, clipped": (lambda v, g, o: value_loss(v, g, old_value=o, clip=0.2, loss_clip=2.0, huber=0.5), "www"),
 }
 RETURNS = ("gae", "vtrace", "vtrace, capped")
 #: Constants: without a gradient.
-FROZEN = ("vtrace", "global_ratio_cap", "bounded_importance_weight", "vespo_weight", "approximate_proximal_log_ratio")
+FROZEN = (
+    "vtrace",
+    "global_ratio_cap",
+    "least_ratio_cap",
+    "bounded_importance_weight",
+    "vespo_weight",
+    "approximate_proximal_log_ratio",
+)
 every_function = pytest.mark.parametrize("name", FUNCTIONS)
 
 
@@ -266,6 +281,8 @@ SATURATED = [
     (impact_loss, (1e4, -math.inf, -1e8), 2e8 * E30, 0.0),
     (decoupled_ppo_loss, (1e4, 1e4, -1e8), E30 * 1e8, 0.0),
     (decoupled_ppo_loss, (-math.inf, 0.0, -1e8), 0.8e8, 0.0),
+    (functools.partial(oapl_loss, coefficient=1e-3), (-math.inf, 0.0), 1e6, 0.0),
+    (functools.partial(oapl_loss, coefficient=1e-3), (1e7, 0.0), 1e6, 0.0),
     (functools.partial(value_loss, huber=1.0), (1e8, -1e8), 4e8, 2.0),
 ]
 
@@ -327,6 +344,15 @@ SETTINGS = {
     "second_moment_mask": (lambda s: second_moment_mask(x, a, max_second_moment=s), (0.0, 0.1)),
     "probability_mask": (lambda s: probability_mask(x - 2, x / 2 - 2, a, max_distance=s), (0.01, 0.1)),
     "off_policy_sequence_mask": (lambda s: off_policy_sequence_mask(x, a, max_divergence=s), (0.0, 0.1)),
+    "total_variation_mask": (lambda s: total_variation_mask(x, a, max_distance=s), (0.1, 0.5)),
+    "bidirectional_kl_mask": (lambda s: bidirectional_kl_mask(-abs(x), -abs(a), max_divergence=s), (0.1, 0.5)),
+    "least_ratio_cap": (lambda rho: least_ratio_cap(X, rho=rho), (1.0, 1.5)),
+    "oapl_loss": (lambda s: oapl_loss(x, a, coefficient=s), (0.1, 1.0)),
+    "group_relative_advantage": (
+        lambda s: group_relative_advantage(x, jnp.zeros(x.shape, int), epsilon=s),
+        (0.0, 1.0),
+    ),
+    "optimal_advantage": (lambda s: optimal_advantage(x, jnp.zeros(x.shape, int), beta=s), (0.1, 1.0)),
     "second_moment_clip": (
         lambda s: second_moment_clip(x, a, max_second_moment=s, min_clip=s / 2, min_clip_high=s),
         (0.0, 0.1),
