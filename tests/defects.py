@@ -85,6 +85,10 @@ DEFECTS = (
         "jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))",
         "jnp.sqrt(tree_dot(a, a) + tree_dot(b, b))",
     ),
+    Defect("stellaris/diagnostics.py", "jnp.exp(log_ratio) * half[0] + half[1]", "half[0] + half[1]"),
+    Defect(
+        "stellaris/diagnostics.py", "return (self.weight_square_sum - self.count)", "return (self.weight_square_sum)"
+    ),
     # ---- corrections
     Defect(
         "stellaris/corrections/caps.py",

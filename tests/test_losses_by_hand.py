@@ -197,6 +197,22 @@ def test_sapo_by_hand():
     assert jax.grad(lambda x: sapo_loss(x, jnp.float32(1.0), ratio_cap=2.0))(jnp.float32(1.0)) == 0.0
 
 
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"), [("k1", -math.log(2), -1.0), ("k2", math.log(2) ** 2 / 2, math.log(2))]
+)
+def test_estimators_of_the_divergence(estimator, value, slope):
+    """At a ratio of 2; k3 is above. All are 0 at a ratio of 1, and finite for impossible actions."""
+    got = jax.value_and_grad(lambda x: approximate_kl(x, estimator=estimator))(math.log(2))
+    close(got, (value, slope))
+    assert approximate_kl(0.0 * jnp.ones(()), estimator=estimator) == 0.0
+    assert np.isfinite(approximate_kl(jnp.array(-jnp.inf), estimator=estimator))
+
+
+def test_an_unknown_estimator():
+    with pytest.raises(ValueError, match="estimator='k4' is not 'k1', 'k2' or 'k3'"):
+        approximate_kl(jnp.zeros(2), estimator="k4")
+
+
 def test_oapl_by_hand():
     """(0.5 * 2 - 3)^2 = 4, with slope 2 * -2 * 0.5 in the log-ratio."""
     got = jax.value_and_grad(lambda x: oapl_loss(x, jnp.asarray(3.0), coefficient=0.5))(2.0)

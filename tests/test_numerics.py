@@ -74,6 +74,8 @@ FUNCTIONS = {
     ),
     "adapt_kl_coefficient": (jnp.vectorize(adapt_kl_coefficient), "kk"),
     "approximate_kl": (approximate_kl, "x"),
+    "approximate_kl, k1": (lambda x: approximate_kl(x, estimator="k1"), "x"),
+    "approximate_kl, k2": (lambda x: approximate_kl(x, estimator="k2"), "x"),
     "impala_loss": (impala_loss, "pa"),
     "truncated_policy_gradient_loss": (truncated_policy_gradient_loss, "pxa"),
     "impact_loss": (lambda x, y, a, c: impact_loss(x, y, a, ratio_cap=c), "xxac"),
