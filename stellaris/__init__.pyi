@@ -94,6 +94,10 @@ from .pacing import rollout_capacity as rollout_capacity
 from .reductions import reduce_loss as reduce_loss
 from .returns import VTrace as VTrace
 from .returns import gae as gae
+from .returns import lambda_returns as lambda_returns
+from .returns import n_step_returns as n_step_returns
+from .returns import retrace as retrace
+from .returns import upgo_returns as upgo_returns
 from .returns import vtrace as vtrace
 from .runtime import Bill as Bill
 from .runtime import Function as Function

@@ -69,6 +69,24 @@ DEFECTS = (
     Defect("stellaris/reductions.py", '(one if over == "length" else share)', "share"),
     Defect("stellaris/advantages.py", "weight = jnp.square(jnp.exp(log_weight", "weight = (jnp.exp(log_weight"),
     Defect("stellaris/losses.py", "jnp.square(coefficient * bounded - advantage)", "jnp.square(bounded - advantage)"),
+    Defect(
+        "stellaris/returns.py",
+        "trace = jnp.where(_next(error) >= 0, discount, 0.0)",
+        "trace = jnp.where(error >= 0, discount, 0.0)",
+        "tests/test_returns_multistep.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "_next(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))",
+        "(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))",
+        "tests/test_returns_multistep.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "b = reward if valid is None else jnp.where(valid, reward, value[:-1])",
+        "b = reward",
+        "tests/test_returns_multistep.py",
+    ),
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",

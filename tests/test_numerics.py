@@ -29,7 +29,9 @@ from stellaris import (
     impact_loss,
     impala_loss,
     importance_ratio,
+    lambda_returns,
     least_ratio_cap,
+    n_step_returns,
     oapl_loss,
     off_policy_sequence_mask,
     optimal_advantage,
@@ -37,6 +39,7 @@ from stellaris import (
     ppo_loss,
     ppo_penalty_loss,
     probability_mask,
+    retrace,
     sapo_loss,
     scale_by_effective_samples,
     second_moment_clip,
@@ -46,6 +49,7 @@ from stellaris import (
     total_variation_mask,
     truncate_ratio,
     truncated_policy_gradient_loss,
+    upgo_returns,
     value_loss,
     vespo_weight,
     vtrace,
@@ -63,6 +67,10 @@ FUNCTIONS = {
         lambda r, d, v, x, c: vtrace(r, d, v, x, ratio_cap=c, rho_clip=math.inf, pg_rho_clip=math.inf),
         "rdvxc",
     ),
+    "lambda_returns": (lambda r, d, v: lambda_returns(r, d, v, lambda_=0.9), "rdv"),
+    "n_step_returns": (lambda r, d, v: n_step_returns(r, d, v, steps=3), "rdv"),
+    "retrace": (lambda r, d, q, v, x: retrace(r, d, q, v, x, lambda_=0.9), "rdwvx"),
+    "upgo_returns": (upgo_returns, "rdv"),
     "importance_ratio": (importance_ratio, "x"),
     "global_ratio_cap": (lambda x: global_ratio_cap(x, rho=1.2), "X"),
     "truncate_ratio": (truncate_ratio, "cc"),
@@ -108,12 +116,14 @@ FUNCTIONS = {
     "value_loss": (lambda v, g: value_loss(v, g), "ww"),
     "value_loss, clipped": (lambda v, g, o: value_loss(v, g, old_value=o, clip=0.2, loss_clip=2.0, huber=0.5), "www"),
 }
-RETURNS = ("gae", "vtrace", "vtrace, capped")
+RETURNS = ("gae", "vtrace", "vtrace, capped", "lambda_returns", "n_step_returns", "retrace", "upgo_returns")
 #: Constants: without a gradient.
 FROZEN = (
     "vtrace",
     "global_ratio_cap",
     "least_ratio_cap",
+    "retrace",
+    "upgo_returns",
     "bounded_importance_weight",
     "vespo_weight",
     "approximate_proximal_log_ratio",
