@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
-from stellaris.corrections.ratios import check_sequences, totals
+from stellaris.corrections.ratios import check_sequences, step_totals
 from stellaris.types import Array, JaxArray, Scalar, at_least_float32
 
 
@@ -75,7 +75,7 @@ def reduce_loss(
     one = there.astype(wide.dtype)
     # Each step's share of its sequence: the shares of one sequence add up to 1, so all shares add up to the number of
     # sequences.
-    share = one if over == "steps" else one / jnp.maximum(totals(one, segment), 1.0)
+    share = one if over == "steps" else one / jnp.maximum(step_totals(one, segment), 1.0)
     total = jnp.sum(jnp.where(there, wide, 0.0) * (one if over == "length" else share))
     parts = jnp.sum(share)
     mean: jax.Array = total / jnp.where(parts == 0, 1.0, parts)

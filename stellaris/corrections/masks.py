@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.ratios import check_sequences, constant, outward, saturated, totals
+from stellaris.corrections.ratios import check_sequences, constant, outward, saturated, step_totals
 from stellaris.types import Array, JaxArray, Scalar
 
 #: Default `max_distance` of `probability_mask` for each divergence, from the paper's stability tests.
@@ -263,8 +263,8 @@ def total_variation_mask(
     moved = constant(log_ratio)
     there = checks.mask(valid, moved)
     distance = jnp.where(there, jnp.abs(jnp.expm1(saturated(moved))), 0.0)
-    steps = jnp.maximum(totals(there.astype(distance.dtype), segment), 1.0)
-    return there & ~(outward(moved, advantage) & (totals(distance, segment) / steps > max_distance))
+    steps = jnp.maximum(step_totals(there.astype(distance.dtype), segment), 1.0)
+    return there & ~(outward(moved, advantage) & (step_totals(distance, segment) / steps > max_distance))
 
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:

@@ -119,6 +119,11 @@ def check_sequences(name: str, steps: Array, valid: Array | None, segment: Array
         checks.int32(segment=segment)
 
 
+def step_totals(x: jax.Array, segment: Any) -> jax.Array:
+    """Sums over each column or segment, at every step."""
+    return jnp.broadcast_to(totals(x, segment), x.shape)
+
+
 def totals(x: jax.Array, segment: Any) -> jax.Array:
     """Sums over each column or, at every step, over the step's segment."""
     if segment is None:
