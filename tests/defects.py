@@ -123,6 +123,21 @@ DEFECTS = (
     ),
     Defect("stellaris/corrections/masks.py", "return there & (~moved |", "return there & (moved |"),
     Defect(
+        "stellaris/corrections/masks.py",
+        "jnp.maximum(_bernoulli_kl(now, before), _bernoulli_kl(before, now))",
+        "_bernoulli_kl(before, now)",
+    ),
+    Defect(
+        "stellaris/corrections/masks.py",
+        "step_totals(distance, segment) / steps > max_distance",
+        "distance > max_distance",
+    ),
+    Defect(
+        "stellaris/corrections/caps.py",
+        "jnp.minimum(least, jnp.asarray(rho, least.dtype))",
+        "jnp.maximum(least, jnp.asarray(rho, least.dtype))",
+    ),
+    Defect(
         "stellaris/corrections/clipping.py", "jnp.sum(jnp.minimum(square, cap)) < allowed", "jnp.sum(square) < allowed"
     ),
     Defect("stellaris/corrections/masks.py", 'if divergence == "tv" else', 'if divergence == "kl" else'),
