@@ -1,6 +1,7 @@
 """The public names: `__init__.py` reads them from here and imports each when it is first used."""
 
 from . import acting as acting
+from . import advantages as advantages
 from . import aggregation as aggregation
 from . import algorithms as algorithms
 from . import corrections as corrections
@@ -8,6 +9,7 @@ from . import diagnostics as diagnostics
 from . import distributions as distributions
 from . import losses as losses
 from . import pacing as pacing
+from . import reductions as reductions
 from . import replay as replay
 from . import returns as returns
 from . import runtime as runtime
@@ -18,6 +20,10 @@ from .acting import ActorCritic as ActorCritic
 from .acting import EnvSpec as EnvSpec
 from .acting import Pixels as Pixels
 from .acting import Policy as Policy
+from .advantages import group_relative_advantage as group_relative_advantage
+from .advantages import leave_one_out_advantage as leave_one_out_advantage
+from .advantages import optimal_advantage as optimal_advantage
+from .advantages import optimal_baseline as optimal_baseline
 from .aggregation.apply import apply_update as apply_update
 from .aggregation.compensation import add_delay_compensation as add_delay_compensation
 from .aggregation.compensation import delay_compensate as delay_compensate
@@ -46,14 +52,18 @@ from .algorithms import PPO as PPO
 from .algorithms import Batch as Batch
 from .algorithms import TargetBatch as TargetBatch
 from .corrections.caps import global_ratio_cap as global_ratio_cap
+from .corrections.caps import least_ratio_cap as least_ratio_cap
 from .corrections.caps import truncate_ratio as truncate_ratio
 from .corrections.clipping import ClipWidths as ClipWidths
 from .corrections.clipping import adaptive_clip as adaptive_clip
+from .corrections.clipping import second_moment_clip as second_moment_clip
 from .corrections.effective_samples import effective_sample_fraction as effective_sample_fraction
 from .corrections.effective_samples import scale_by_effective_samples as scale_by_effective_samples
+from .corrections.masks import bidirectional_kl_mask as bidirectional_kl_mask
 from .corrections.masks import off_policy_sequence_mask as off_policy_sequence_mask
 from .corrections.masks import probability_mask as probability_mask
 from .corrections.masks import second_moment_mask as second_moment_mask
+from .corrections.masks import total_variation_mask as total_variation_mask
 from .corrections.ratios import approximate_proximal_log_ratio as approximate_proximal_log_ratio
 from .corrections.ratios import importance_ratio as importance_ratio
 from .corrections.ratios import sequence_log_ratio as sequence_log_ratio
@@ -74,14 +84,20 @@ from .losses import approximate_kl as approximate_kl
 from .losses import decoupled_ppo_loss as decoupled_ppo_loss
 from .losses import impact_loss as impact_loss
 from .losses import impala_loss as impala_loss
+from .losses import oapl_loss as oapl_loss
 from .losses import ppo_loss as ppo_loss
 from .losses import ppo_penalty_loss as ppo_penalty_loss
 from .losses import sapo_loss as sapo_loss
 from .losses import truncated_policy_gradient_loss as truncated_policy_gradient_loss
 from .losses import value_loss as value_loss
 from .pacing import rollout_capacity as rollout_capacity
+from .reductions import reduce_loss as reduce_loss
 from .returns import VTrace as VTrace
 from .returns import gae as gae
+from .returns import lambda_returns as lambda_returns
+from .returns import n_step_returns as n_step_returns
+from .returns import retrace as retrace
+from .returns import upgo_returns as upgo_returns
 from .returns import vtrace as vtrace
 from .runtime import Bill as Bill
 from .runtime import Function as Function

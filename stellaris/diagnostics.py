@@ -21,7 +21,10 @@ from stellaris.types import Array, JaxArray, Tree, at_least_float32
 class LagReport(NamedTuple):
     """Sums over a batch's samples, grouped by policy lag: index `k` holds the samples of lag `k`.
 
-    The last index also holds the samples of all larger lags.
+    The last index also holds the samples of all larger lags. The properties `kl`, `weight_mean`, `weight_std`,
+    `chi_squared`, `effective_sample_size` and `effective_sample_fraction`, and the field `count`, have the meaning that
+    they have in `RatioReport`; `clip_fraction` and `truncation_fraction` exist here only. All are 0 for a lag
+    without samples. Ratios saturate as in `importance_ratio`.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -43,7 +46,7 @@ class LagReport(NamedTuple):
 
     @property
     def kl(self) -> Float[Array, "lags"]:
-        """Mean divergence from the behaviour policy, in nats; 0 for a lag without samples."""
+        """Mean of `approximate_kl`: the divergence `KL(mu || pi)` from the behaviour policy, in nats."""
         return self.kl_sum / self.count.clip(min=1)
 
     @property
@@ -61,6 +64,27 @@ class LagReport(NamedTuple):
         """`(sum w)^2 / sum w^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
         no_sample = (self.weight_square_sum == 0).astype(self.weight_square_sum.dtype)
         return self.weight_sum * self.weight_sum / (self.weight_square_sum + no_sample)
+
+    @property
+    def effective_sample_fraction(self) -> Float[Array, "lags"]:
+        """The effective sample size divided by `count`."""
+        return self.effective_sample_size / self.count.clip(min=1)
+
+    @property
+    def weight_mean(self) -> Float[Array, "lags"]:
+        """Mean of the importance ratios, 1 in expectation."""
+        return self.weight_sum / self.count.clip(min=1)
+
+    @property
+    def weight_std(self) -> Float[Array, "lags"]:
+        """Standard deviation of the importance ratios; in float32 from sums that resolve it to 3e-4 of the mean."""
+        variance = self.weight_square_sum / self.count.clip(min=1) - self.weight_mean * self.weight_mean
+        return variance.clip(min=0) ** 0.5
+
+    @property
+    def chi_squared(self) -> Float[Array, "lags"]:
+        """Mean of the squared importance ratios minus 1, an estimate of the divergence `chi^2(pi || mu)`."""
+        return (self.weight_square_sum - self.count) / self.count.clip(min=1)
 
 
 def lag_report(
@@ -127,22 +151,47 @@ def lag_report(
 
 
 class RatioReport(NamedTuple):
-    """The distribution of importance ratios; see `ratio_report`.
+    """The distribution of importance ratios `r = pi / mu`, and how far the policies are apart; see `ratio_report`.
+
+    Divergences are estimates from actions of `mu`; those but `chi_squared` are in nats. The fields, in order, are
+    `log_quantiles`, `effective_sample_fraction`, `count`, `kl`, `k1`, `k2`, `jensen_shannon`, `weight_mean` and
+    `weight_std`; computed from them are `quantiles`, `effective_sample_size`, `chi_squared` and `perplexity_ratio`.
 
     Example:
-      >>> report = RatioReport(jnp.log(jnp.array([0.5, 4.0])), jnp.float32(0.8), jnp.int32(10))
-      >>> print(report.quantiles)
-      [0.5 4. ]
+      >>> report = ratio_report(jnp.log(jnp.array([0.5, 1.5])))
+      >>> print(f"{report.weight_mean:.2f} {report.weight_std:.2f} {report.chi_squared:.2f}")
+      1.00 0.50 0.25
     """
 
-    log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios.
+    log_quantiles: Float[Array, "quantiles"]  #: quantiles of the log-ratios, unbounded.
     effective_sample_fraction: Float[Array, ""]  #: effective sample size divided by `count`.
     count: Int[Array, ""]  # type: ignore[assignment]  #: number of valid samples.
+    kl: Float[Array, ""]  #: mean of `approximate_kl`: `KL(mu || pi)`, by the estimator k3.
+    k1: Float[Array, ""]  #: the same divergence by the estimator k1, `-log r`.
+    k2: Float[Array, ""]  #: the same divergence by the estimator k2, `(log r)^2 / 2`.
+    jensen_shannon: Float[Array, ""]  #: mean of `r log(2r / (1 + r)) / 2 + log(2 / (1 + r)) / 2`.
+    weight_mean: Float[Array, ""]  #: mean of `r`, 1 in expectation.
+    weight_std: Float[Array, ""]  #: standard deviation of `r`.
 
     @property
     def quantiles(self) -> Float[Array, "quantiles"]:
         """Quantiles of the ratios; infinite where a log-ratio exceeds 88, in float32."""
         return jnp.exp(self.log_quantiles)
+
+    @property
+    def effective_sample_size(self) -> Float[Array, ""]:
+        """`(sum r)^2 / sum r^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
+        return self.effective_sample_fraction * self.count
+
+    @property
+    def chi_squared(self) -> Float[Array, ""]:
+        """Mean of `r^2` minus 1: the divergence `chi^2(pi || mu)`."""
+        return self.weight_std * self.weight_std + self.weight_mean * self.weight_mean - (self.count > 0)
+
+    @property
+    def perplexity_ratio(self) -> Float[Array, ""]:
+        """`exp(k1)`: of tokens, their perplexity under `pi` divided by that under `mu`."""
+        return jnp.exp(self.k1)
 
 
 def ratio_report(
@@ -151,7 +200,7 @@ def ratio_report(
     valid: Shaped[Array, "*batch"] | None = None,
     quantiles: tuple[float, ...] = (0.0, 0.01, 0.5, 0.99, 1.0),
 ) -> RatioReport:
-    """Quantiles and effective sample fraction of unbounded importance ratios.
+    """Quantiles, moments and effective sample fraction of importance ratios, and divergences between the policies.
 
     Pass raw log-ratios: clamped or masked ones would hide a policy that diverges.
 
@@ -162,15 +211,21 @@ def ratio_report(
       quantiles: numbers in [0, 1]; 0 gives the smallest ratio and 1 the largest.
 
     Returns:
-      `RatioReport(log_quantiles, effective_sample_fraction, count)`; quantiles are interpolated between samples, and 0
-      if no sample is valid.
+      A `RatioReport`, without a gradient. Quantiles are interpolated between samples. Quantiles and the effective
+      sample fraction are computed from unbounded ratios; in moments and divergences ratios saturate as in
+      `importance_ratio`. If no sample is valid, all are 0 but for a `perplexity_ratio` of 1. verl's `ppl_ratio` is
+      `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")))`.
 
     Raises:
       TypeError: if `log_ratio` holds integers.
       ValueError: if the shapes differ, or a quantile lies outside [0, 1].
 
     Source:
-      Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size.
+      Kong 1992, A Note on Importance Sampling using Standardized Weights, for the effective sample size; Schulman 2020,
+      Approximating KL Divergence; Lin 1991, Divergence Measures Based on the Shannon Entropy, for the Jensen-Shannon
+      divergence, here as the mean under `mu` of a function of the ratio. (NeMo RL's `js_divergence_error` is another
+      quantity: k3 of both halves, without the weight `r`.) The other metrics have verl's definitions:
+      `chi2_token`, `chi2_seq`, `rollout_is_mean` and, without its bound, `rollout_is_std`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -185,11 +240,29 @@ def ratio_report(
     wide = jax.lax.stop_gradient(jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio))))
     there = checks.mask(valid, wide)
     at = jnp.asarray(quantiles, wide.dtype)
+    count = jnp.sum(there, dtype=jnp.int32)
+
+    def mean(x: Array) -> jax.Array:
+        return jnp.sum(jnp.where(there, x, 0.0)) / jnp.maximum(count, 1).astype(wide.dtype)
+
+    ratio = importance_ratio(wide)
+    weight_mean = mean(ratio)
     return RatioReport(
-        order_statistics.quantiles(wide, there, at),
-        effective_sample_fraction(wide, valid=there),
-        jnp.sum(there, dtype=jnp.int32),
+        log_quantiles=order_statistics.quantiles(wide, there, at),
+        effective_sample_fraction=effective_sample_fraction(wide, valid=there),
+        count=count,
+        **{name: mean(approximate_kl(wide, estimator=k)) for name, k in (("kl", "k3"), ("k1", "k1"), ("k2", "k2"))},
+        jensen_shannon=mean(_jensen_shannon(saturated(wide))),
+        weight_mean=weight_mean,
+        weight_std=jnp.sqrt(mean(jnp.square(ratio - weight_mean))),
     )
+
+
+def _jensen_shannon(log_ratio: jax.Array) -> jax.Array:
+    """The Jensen-Shannon divergence's integrand relative to the behaviour policy, accurate for ratios near 1."""
+    # log(2r / (1 + r)) = -log1p((1/r - 1) / 2), and log(2 / (1 + r)) = -log1p((r - 1) / 2).
+    half = [jnp.log1p(0.5 * jnp.expm1(x)) for x in (-log_ratio, log_ratio)]
+    return -0.5 * (jnp.exp(log_ratio) * half[0] + half[1])
 
 
 class VersionSpan(NamedTuple):

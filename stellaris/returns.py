@@ -1,6 +1,6 @@
 """Advantages and value targets of trajectories, time-major.
 
-`gae` and `vtrace` both solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
+All but `n_step_returns` solve one backward recurrence, `x_t = b_t + c_t x_{t+1}` from `x_T = 0`. For `gae` it is
 
     x = jnp.zeros_like(reward[0])
     for t in reversed(range(len(reward))):
@@ -9,7 +9,8 @@
         x = b + c * x
         advantage[t] = x
 
-and for `vtrace` it has truncated ratios in `b` and `c`. At invalid steps `b` and `c` are zero.
+and for `vtrace` it has truncated ratios in `b` and `c`; for `retrace` and `upgo_returns` the ratio or the value of the
+next step decides about `c`. At invalid steps `b` and `c` are zero.
 
 On a CPU the recurrence runs as a loop that computes `b` and `c` row by row, so that every array is read once. On other
 devices it runs as an associative scan of logarithmic depth, which needs `b` and `c` for all steps. Both use the same
@@ -96,13 +97,14 @@ class VTrace(NamedTuple):
       Espeholt et al. 2018, IMPALA, Section 4.1.
 
     Example:
-      >>> estimate = VTrace(target=jnp.array([1.0]), advantage=jnp.array([0.5]))
+      >>> estimate = VTrace(target=jnp.ones(1), advantage=jnp.ones(1), q_estimate=jnp.ones(1))
       >>> estimate.target.shape == estimate.advantage.shape
       True
     """
 
     target: Float[Array, "T *batch"]  #: target of the value function.
     advantage: Float[Array, "T *batch"]  #: advantage for the policy gradient, already weighted by the truncated ratio.
+    q_estimate: Float[Array, "T *batch"]  #: estimate of the value of the action taken, `reward + discount V'_{t+1}`.
 
 
 def vtrace(
@@ -146,8 +148,9 @@ def vtrace(
         and no trace crosses them, as in `gae`.
 
     Returns:
-      `VTrace(target, advantage)`, each `[T, ...]`, in the dtype to which the inputs promote. No gradient flows through
-      them.
+      `VTrace(target, advantage, q_estimate)`, each `[T, ...]`, in the dtype to which the inputs promote. No gradient
+      flows through them. `q_estimate` is `reward_t + discount_t V'_{t+1}`, as in the advantage; the value at an invalid
+      step.
 
     Raises:
       TypeError: if an array that should hold floats holds integers, or a setting is not a number. (To lift a clip use
@@ -164,7 +167,7 @@ def vtrace(
       >>> import jax.numpy as jnp
       >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5])
       >>> value, log_ratio = jnp.array([0.0, 1.0, 4.0]), jnp.log(jnp.array([2.0, 0.5]))
-      >>> target, advantage = vtrace(reward, discount, value, log_ratio)
+      >>> target, advantage, q_estimate = vtrace(reward, discount, value, log_ratio)
       >>> print(target, advantage)
       [2.25 2.5 ] [2.25 1.5 ]
     """
@@ -176,6 +179,184 @@ def vtrace(
     constants = jax.lax.stop_gradient(((reward, discount, value, log_ratio), ratio_cap))
     estimate: VTrace = _vtrace(*constants, valid, lambda_, (rho_clip, c_clip, pg_rho_clip))
     return estimate
+
+
+def lambda_returns(
+    reward: Float[Array, "T *batch"],
+    discount: Float[Array, "T *batch"],
+    value: Float[Array, "T+1 *batch"],
+    *,
+    lambda_: Scalar = 0.95,
+    valid: Shaped[Array, "T *batch"] | None = None,
+) -> Float[Array, "T *batch"]:
+    """Lambda-returns, the targets of TD(lambda): `gae(...) + value[:-1]`.
+
+    `G_t = r_t + discount_t ((1 - lambda) V_{t+1} + lambda G_{t+1})` with `G_T = V_T`.
+
+    Args:
+      reward: `[T, ...]`.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`.
+      value: `[T + 1, ...]`; the last row bootstraps.
+      lambda_: decay of the traces, in [0, 1]: 0 gives one-step targets, 1 discounted returns.
+      valid: `[T, ...]`, False for steps that are not transitions, as in `gae`: their return is their value.
+
+    Returns:
+      The returns `[T, ...]`. Gradients flow as in `gae`; as targets, pass them through `jax.lax.stop_gradient`.
+
+    Raises:
+      TypeError: if reward, discount or value is not an array of floats, or `lambda_` is not a number.
+      ValueError: if the shapes do not fit, or `lambda_` lies outside [0, 1].
+
+    Source:
+      Sutton 1988, Learning to Predict by the Methods of Temporal Differences.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> reward, discount, value = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5]), jnp.array([9.0, 1.0, 4.0])
+      >>> lambda_returns(reward, discount, value, lambda_=0.5).tolist()  # 2 + 4 / 2, and 1 + (1 / 2 + 4 / 2) / 2
+      [2.25, 4.0]
+    """
+    advantage = gae(reward, discount, value, lambda_=lambda_, valid=valid)
+    return (advantage + jnp.asarray(value)[:-1]).astype(jnp.result_type(advantage))
+
+
+def n_step_returns(
+    reward: Float[Array, "T *batch"],
+    discount: Float[Array, "T *batch"],
+    value: Float[Array, "T+1 *batch"],
+    *,
+    steps: int,
+    valid: Shaped[Array, "T *batch"] | None = None,
+) -> Float[Array, "T *batch"]:
+    """Returns over a fixed number of steps: `n` rewards, then the value.
+
+    `G_t = r_t + d_t r_{t+1} + ... + d_t ... d_{t+n-2} r_{t+n-1} + d_t ... d_{t+n-1} V_{t+n}` with `d` the discounts;
+    within the last `n` steps of the trajectory, up to its end, where `V_T` bootstraps.
+
+    Args:
+      reward: `[T, ...]`.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`.
+      value: `[T + 1, ...]`; the last row bootstraps.
+      steps: n, at least 1. The cost grows with the logarithm of n.
+      valid: `[T, ...]`, False for steps that are not transitions, as in `gae`: their return is their value, and returns
+        that reach them bootstrap from it.
+
+    Returns:
+      The returns `[T, ...]`, in the dtype to which the inputs promote. Gradients flow to reward, discount and value.
+
+    Raises:
+      TypeError: if reward, discount or value is not an array of floats, or `steps` is not a whole number.
+      ValueError: if the shapes do not fit, or `steps` is below 1.
+
+    Source:
+      Sutton and Barto 2018, Reinforcement Learning: An Introduction, Eq. 7.1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> reward, discount, value = jnp.array([1.0, 2.0, 4.0]), jnp.full(3, 0.5), jnp.array([9.0, 9.0, 8.0, 16.0])
+      >>> n_step_returns(reward, discount, value, steps=2).tolist()  # 1 + 2 / 2 + 8 / 4, 2 + 4 / 2 + 16 / 4, 4 + 16 / 2
+      [4.0, 8.0, 12.0]
+    """
+    _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
+    checks.whole(at_least=1, steps=steps)
+    valid = None if valid is None else checks.mask(valid, reward)
+    found: jax.Array = _n_step(reward, discount, value, valid, int(steps))
+    return found
+
+
+def retrace(
+    reward: Float[Array, "T *batch"],
+    discount: Float[Array, "T *batch"],
+    q_value: Float[Array, "T *batch"],
+    value: Float[Array, "T+1 *batch"],
+    log_ratio: Float[Array, "T *batch"],
+    *,
+    lambda_: Scalar = 1.0,
+    valid: Shaped[Array, "T *batch"] | None = None,
+) -> Float[Array, "T *batch"]:
+    """Off-policy targets of action values by Retrace(lambda).
+
+    `G_t = r_t + discount_t (V_{t+1} + c_{t+1} (G_{t+1} - Q_{t+1}))` with `c_t = lambda min(1, exp(log_ratio_t))` and
+    `G_T = Q_T`, so that the last target is `r + discount V_T`. Unlike V-trace, which evaluates a truncated policy, it
+    evaluates the learning policy itself.
+
+    Args:
+      reward: `[T, ...]`.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`.
+      q_value: `[T, ...]`, `Q(s_t, a_t)` of the actions taken, from the target network.
+      value: `[T + 1, ...]`, the expectation of `Q(s_t, a)` over the actions of the learning policy; the last row
+        bootstraps.
+      log_ratio: `[T, ...]`, the log-probability under the learning policy minus that under the behaviour policy.
+      lambda_: decay of the traces, in [0, 1].
+      valid: `[T, ...]`, False for steps that are not transitions. Their target is their action value, and no trace
+        crosses them.
+
+    Returns:
+      The targets `[T, ...]` for `Q(s_t, a_t)`, in the dtype to which the inputs promote, without a gradient.
+
+    Raises:
+      TypeError: if an array that should hold floats holds integers, or `lambda_` is not a number.
+      ValueError: if the shapes do not fit, or `lambda_` lies outside [0, 1].
+
+    Source:
+      Munos et al. 2016, Safe and Efficient Off-Policy Reinforcement Learning, Eq. 3 and 4 with the traces of Retrace,
+      in the recursive form of rlax (`general_off_policy_returns_from_q_and_v`).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> reward, discount = jnp.array([1.0, 2.0]), jnp.array([0.5, 0.5])
+      >>> q_value, value, log_ratio = jnp.array([0.0, 3.0]), jnp.array([0.0, 1.0, 4.0]), jnp.log(jnp.array([9.0, 0.5]))
+      >>> print(retrace(reward, discount, q_value, value, log_ratio))  # 1 + (1 + (4 - 3) / 2) / 2, and 2 + 4 / 2
+      [1.75 4.  ]
+    """
+    _check_trajectory(reward=reward, discount=discount, value=value, q_value=q_value, log_ratio=log_ratio, valid=valid)
+    checks.between_zero_and_one(lambda_=lambda_)
+    valid = None if valid is None else checks.mask(valid, reward)
+    constants = jax.lax.stop_gradient((reward, discount, q_value, value, log_ratio))
+    target: jax.Array = _retrace(constants, valid, lambda_)
+    return target
+
+
+def upgo_returns(
+    reward: Float[Array, "T *batch"],
+    discount: Float[Array, "T *batch"],
+    value: Float[Array, "T+1 *batch"],
+    *,
+    valid: Shaped[Array, "T *batch"] | None = None,
+) -> Float[Array, "T *batch"]:
+    """Upgoing returns (UPGO): follow the trajectory while it is better than expected, and bootstrap where it is not.
+
+    `G_t = r_t + discount_t G_{t+1}` if `r_{t+1} + discount_{t+1} V_{t+2} >= V_{t+1}`, and `r_t + discount_t V_{t+1}`
+    otherwise and at the last step. These are lambda-returns with a lambda of 1 or 0 at each step.
+
+    Args:
+      reward: `[T, ...]`.
+      discount: `[T, ...]`, `gamma * (1 - terminated)`; AlphaStar does not discount.
+      value: `[T + 1, ...]`; the last row bootstraps.
+      valid: `[T, ...]`, False for steps that are not transitions, as in `gae`: their return is their value.
+
+    Returns:
+      The returns `[T, ...]`, in the dtype to which the inputs promote, without a gradient. AlphaStar's advantage is
+      `min(exp(log_ratio), 1) * (upgo_returns(...) - value[:-1])`.
+
+    Raises:
+      TypeError: if reward, discount or value is not an array of floats.
+      ValueError: if the shapes do not fit.
+
+    Source:
+      Vinyals et al. 2019, Grandmaster level in StarCraft II using multi-agent reinforcement learning, Methods; checked
+      against DI-engine's `upgo_returns`, which does not discount either.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> reward, discount, value = jnp.array([1.0, 3.0, -3.0]), jnp.ones(3), jnp.array([0.0, 1.0, 2.0, 0.0])
+      >>> upgo_returns(reward, discount, value).tolist()  # the third step is worse than expected: 3 + 2, then 1 + 5
+      [6.0, 5.0, -3.0]
+    """
+    _check_trajectory(reward=reward, discount=discount, value=value, valid=valid)
+    valid = None if valid is None else checks.mask(valid, reward)
+    found: jax.Array = _upgo(*jax.lax.stop_gradient((reward, discount, value)), valid)
+    return found
 
 
 # ---- the recurrence -------------------------------------------------------------------------------------------------
@@ -269,8 +450,71 @@ def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -
 
     excess = _recurrence(terms, jnp.zeros_like(reward))
     advantage = reward + discount * (value[1:] + lambda_ * _next(excess)) - value[:-1]
-    (advantage,) = _masked(_all(len(reward)), valid, jnp.minimum(capped, pg_rho_clip) * advantage)
-    return VTrace((excess + value[:-1]).astype(dtype), advantage.astype(dtype))
+    weighted, advantage = _masked(_all(len(reward)), valid, jnp.minimum(capped, pg_rho_clip) * advantage, advantage)
+    return VTrace(*(x.astype(dtype) for x in (excess + value[:-1], weighted, advantage + value[:-1])))
+
+
+# ---- n steps, retrace, upgo -----------------------------------------------------------------------------------------
+
+
+@functools.partial(jax.jit, static_argnames="steps", inline=True)
+def _n_step(reward: Any, discount: Any, value: Any, valid: Any, steps: int) -> jax.Array:
+    dtype = jnp.result_type(reward, discount, value)
+    reward, discount, value = map(_as(at_least_float32(dtype)), (reward, discount, value))
+    # Each step is a map of the later return, `x -> b + c x`. At an invalid step it is the constant `V_t`.
+    b = reward if valid is None else jnp.where(valid, reward, value[:-1])
+    c = discount if valid is None else jnp.where(valid, discount, 0.0)
+
+    def then(first: tuple[jax.Array, jax.Array], length: int, second: tuple[jax.Array, jax.Array]) -> Any:
+        """Composes the maps of `length` steps from each t with the maps of the steps after them."""
+        later_b, later_c = _ahead(second[0], length, 0.0), _ahead(second[1], length, 1.0)
+        return first[0] + first[1] * later_b, first[1] * later_c
+
+    composed, length = (jnp.zeros_like(b), jnp.ones_like(c)), 0
+    power, size = (b, c), 1
+    steps = min(steps, len(reward))
+    while length < steps:  # by the binary digits of the number of steps
+        if steps & size:
+            composed, length = then(composed, length, power), length + size
+        power, size = then(power, size, power), 2 * size
+    end = value[jnp.minimum(jnp.arange(len(reward)) + steps, len(reward))]
+    found: jax.Array = composed[0] + composed[1] * end
+    return found.astype(dtype)
+
+
+def _ahead(x: jax.Array, steps: int, beyond: float) -> jax.Array:
+    """Shifts to `x_{t+steps}`, with a constant after the last row."""
+    steps = min(steps, len(x))
+    return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], beyond)])
+
+
+@functools.partial(jax.jit, inline=True)
+def _retrace(arrays: Any, valid: Any, lambda_: Any) -> jax.Array:
+    dtype = jnp.result_type(*arrays)
+    arrays, lambda_ = jax.tree.map(_as(at_least_float32(dtype)), (arrays, jax.lax.stop_gradient(lambda_)))
+    (reward, discount, q_value, value, log_ratio), valid, lambda_ = alike((arrays, valid, lambda_))
+    trace = discount * _next(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))
+
+    def terms(row: _Row) -> tuple[jax.Array, ...]:
+        b = row(reward) + row(discount) * row(value, 1) - row(q_value)
+        return _masked(row, valid, b, row(trace))
+
+    target: jax.Array = q_value + _recurrence(terms, jnp.zeros_like(reward))
+    return target.astype(dtype)
+
+
+@functools.partial(jax.jit, inline=True)
+def _upgo(reward: Any, discount: Any, value: Any, valid: Any) -> jax.Array:
+    dtype = jnp.result_type(reward, discount, value)
+    reward, discount, value, valid = alike((*map(_as(at_least_float32(dtype)), (reward, discount, value)), valid))
+    error = reward + discount * value[1:] - value[:-1]
+    trace = jnp.where(_next(error) >= 0, discount, 0.0)
+
+    def terms(row: _Row) -> tuple[jax.Array, ...]:
+        return _masked(row, valid, row(error), row(trace))
+
+    found: jax.Array = value[:-1] + _recurrence(terms, jnp.zeros_like(reward))
+    return found.astype(dtype)
 
 
 # ---- gae, and its gradient as one more loop -------------------------------------------------------------------------

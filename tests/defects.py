@@ -58,6 +58,35 @@ DEFECTS = (
         "b = jnp.minimum(row(ratio), rho_clip) * error",
         "tests/test_returns_vtrace.py",
     ),
+    Defect(
+        "stellaris/advantages.py", "members / jnp.maximum(members - 1.0, 1.0)", "members / jnp.maximum(members, 1.0)"
+    ),
+    Defect(
+        "stellaris/advantages.py",
+        "_total(there.astype(wide.dtype), number) - 1.0",
+        "_total(there.astype(wide.dtype), number)",
+    ),
+    Defect("stellaris/reductions.py", '(one if over == "length" else share)', "share"),
+    Defect("stellaris/advantages.py", "weight = jnp.square(jnp.exp(log_weight", "weight = (jnp.exp(log_weight"),
+    Defect("stellaris/losses.py", "jnp.square(coefficient * bounded - advantage)", "jnp.square(bounded - advantage)"),
+    Defect(
+        "stellaris/returns.py",
+        "trace = jnp.where(_next(error) >= 0, discount, 0.0)",
+        "trace = jnp.where(error >= 0, discount, 0.0)",
+        "tests/test_returns_multistep.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "_next(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))",
+        "(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))",
+        "tests/test_returns_multistep.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "b = reward if valid is None else jnp.where(valid, reward, value[:-1])",
+        "b = reward",
+        "tests/test_returns_multistep.py",
+    ),
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",
@@ -74,6 +103,10 @@ DEFECTS = (
         "jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))",
         "jnp.sqrt(tree_dot(a, a) + tree_dot(b, b))",
     ),
+    Defect("stellaris/diagnostics.py", "jnp.exp(log_ratio) * half[0] + half[1]", "half[0] + half[1]"),
+    Defect(
+        "stellaris/diagnostics.py", "return (self.weight_square_sum - self.count)", "return (self.weight_square_sum)"
+    ),
     # ---- corrections
     Defect(
         "stellaris/corrections/caps.py",
@@ -88,7 +121,25 @@ DEFECTS = (
         "jnp.square(jnp.sum(weight)) / jnp.where",
         "jnp.sum(weight) / jnp.where",
     ),
-    Defect("stellaris/corrections/masks.py", "return there & (~outward |", "return there & (outward |"),
+    Defect("stellaris/corrections/masks.py", "return there & (~moved |", "return there & (moved |"),
+    Defect(
+        "stellaris/corrections/masks.py",
+        "jnp.maximum(_bernoulli_kl(now, before), _bernoulli_kl(before, now))",
+        "_bernoulli_kl(before, now)",
+    ),
+    Defect(
+        "stellaris/corrections/masks.py",
+        "step_totals(distance, segment) / steps > max_distance",
+        "distance > max_distance",
+    ),
+    Defect(
+        "stellaris/corrections/caps.py",
+        "jnp.minimum(least, jnp.asarray(rho, least.dtype))",
+        "jnp.maximum(least, jnp.asarray(rho, least.dtype))",
+    ),
+    Defect(
+        "stellaris/corrections/clipping.py", "jnp.sum(jnp.minimum(square, cap)) < allowed", "jnp.sum(square) < allowed"
+    ),
     Defect("stellaris/corrections/masks.py", 'if divergence == "tv" else', 'if divergence == "kl" else'),
     Defect("stellaris/corrections/ratios.py", "within * within.shape[1] + jnp.arange", "within + jnp.arange"),
     Defect("stellaris/corrections/ratios.py", "share = 1.0 - 1.0 / versions", "share = 1.0 / versions"),

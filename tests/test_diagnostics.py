@@ -38,7 +38,10 @@ def report(lag, log_ratio, valid, clipped, truncated, lags=4):
 
 
 compiled = jax.jit(report, static_argnames="lags")
-MEANS = ("count", "kl", "clip_fraction", "truncation_fraction", "effective_sample_size")
+MEANS = (
+    *("count", "kl", "clip_fraction", "truncation_fraction", "effective_sample_size"),
+    *("effective_sample_fraction", "weight_mean", "weight_std", "chi_squared"),
+)
 
 
 def loop(lags, *columns):
@@ -54,7 +57,9 @@ def loop(lags, *columns):
         kl, clipped, truncated, weights = zip(*found, strict=True) if n else ((), (), (), ())
         squares = sum(w * w for w in weights)
         means = (sum(x) / n if n else 0.0 for x in (kl, clipped, truncated))
-        for name, x in zip(MEANS, (n, *means, sum(weights) ** 2 / squares if n else 0.0), strict=True):
+        effective = sum(weights) ** 2 / squares if n else 0.0
+        moments = (effective / n, np.mean(weights), np.std(weights), squares / n - 1) if n else np.zeros(4)
+        for name, x in zip(MEANS, (n, *means, effective, *moments), strict=True):
             said[name].append(x)
     return said
 
@@ -68,7 +73,7 @@ def test_lag_report_is_a_loop(shape, lags):
         got = compiled(*map(jnp.asarray, columns), lags=lags)
         assert all(x.shape == (lags,) and x.dtype == jnp.float64 for x in got)
         for name, expected in loop(lags, *columns).items():
-            close(getattr(got, name), expected, 1e-12)
+            close(getattr(got, name), expected, 1e-7 if name == "weight_std" else 1e-12)
 
 
 def test_lag_report_by_hand():
@@ -190,8 +195,63 @@ def test_ratios_are_reported_before_any_bound():
 
 def test_ratio_report_without_a_sample():
     """Zeros: none that is valid, or an empty batch."""
+    zero = np.zeros(())
     for report in (ratio_report(jnp.ones(3), valid=jnp.zeros(3, bool)), ratio_report(jnp.zeros((0, 2)))):
-        equal(report, RatioReport(np.zeros(5), np.zeros(()), np.int32(0)))
+        equal(report, RatioReport(np.zeros(5), zero, np.int32(0), *[zero] * 6))
+        equal((report.chi_squared, report.effective_sample_size, report.perplexity_ratio), (zero, zero, zero + 1))
+
+
+def test_moments_and_divergences_are_a_loop():
+    """Each by its formula over the valid ratios; the names that both reports have mean the same."""
+    lag, log_ratio, valid, *_ = samples()
+    x, r = log_ratio[valid], np.exp(log_ratio[valid])
+    expected = {
+        "kl": np.mean(r - 1 - x),
+        "k1": np.mean(-x),
+        "k2": np.mean(x**2) / 2,
+        "jensen_shannon": np.mean(r * np.log(2 * r / (1 + r)) + np.log(2 / (1 + r))) / 2,
+        "weight_mean": np.mean(r),
+        "weight_std": np.std(r),
+        "chi_squared": np.mean(r**2) - 1,
+        "perplexity_ratio": np.exp(-x).prod() ** (1 / len(x)),
+        "effective_sample_size": r.sum() ** 2 / (r * r).sum(),
+    }
+    with jax.enable_x64(True):
+        got = jax.jit(ratio_report)(jnp.where(valid, log_ratio, jnp.nan), valid=valid)
+        by_lag = lag_report(0 * lag, log_ratio, valid=valid, lags=1)
+        for name, value in expected.items():
+            close(getattr(got, name), value, 1e-12)
+        shared = {name for name in dir(got) if not name.startswith("_") and hasattr(by_lag, name)} - {"index"}
+        assert {"count", "kl", "weight_std", "chi_squared", "effective_sample_fraction"} <= shared
+        for name in shared:
+            close(np.ravel(getattr(got, name)), getattr(by_lag, name), 1e-7)
+
+
+def test_divergences_of_two_distributions():
+    """Of three actions, weighted by the behaviour policy, they are those of the definitions."""
+    pi, mu = np.array([0.2, 0.5, 0.3]), np.array([0.5, 0.25, 0.25])
+    actions = np.repeat(np.arange(3), [2, 1, 1])  # as often as mu chooses them
+    got, mixture = ratio_report(jnp.log(jnp.asarray(pi / mu))[actions]), (pi + mu) / 2
+
+    def kl(p, q):
+        return np.sum(p * np.log(p / q))
+
+    close((got.kl, got.k1), (kl(mu, pi), kl(mu, pi)), 1e-6)
+    close(got.jensen_shannon, (kl(pi, mixture) + kl(mu, mixture)) / 2, 1e-6)
+    close((got.weight_mean, got.chi_squared), (1.0, np.sum((pi - mu) ** 2 / mu)), 1e-6)
+
+
+def test_a_small_jensen_shannon_divergence():
+    """Of ratios near 1, where it is `(log r)^2 / 8`, in float32."""
+    close(ratio_report(jnp.full(3, 1e-2)).jensen_shannon / 1e-4, 1 / 8, 1e-2)
+
+
+def test_divergences_saturate():
+    """Of impossible actions and of ratios beyond exp(30): finite."""
+    with jax.debug_nans(True):
+        got = ratio_report(jnp.array([-jnp.inf, 1e4, 0.0]))
+    assert all(np.isfinite(x) for x in got[1:])
+    close(got.k2, 300.0)
 
 
 def test_ratios_that_are_not_valid_do_not_count():

@@ -11,7 +11,10 @@ import stellaris.algorithms
 
 ROOT = Path(stellaris.__file__).parent
 #: The modules of the pure layer: every public name of theirs is exported from `stellaris`.
-MODULES = {f"stellaris.{name}" for name in ("losses", "returns", "distributions", "diagnostics", "pacing")}
+MODULES = {
+    f"stellaris.{name}"
+    for name in ("advantages", "losses", "reductions", "returns", "distributions", "diagnostics", "pacing")
+}
 MODULES |= {
     f"stellaris.{room}.{path.stem}"
     for room in ("corrections", "aggregation")

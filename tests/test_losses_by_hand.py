@@ -12,6 +12,8 @@ from stellaris import (
     approximate_kl,
     decoupled_ppo_loss,
     impact_loss,
+    oapl_loss,
+    optimal_advantage,
     ppo_loss,
     ppo_penalty_loss,
     sapo_loss,
@@ -193,3 +195,44 @@ def test_sapo_by_hand():
         got = jax.value_and_grad(sapo_loss)(jnp.float32(math.log(ratio)), jnp.float32(a))
         np.testing.assert_allclose(got, (-4 / tau * gate * a, -4 * gate * (1 - gate) * ratio * a), rtol=1e-5)
     assert jax.grad(lambda x: sapo_loss(x, jnp.float32(1.0), ratio_cap=2.0))(jnp.float32(1.0)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"), [("k1", -math.log(2), -1.0), ("k2", math.log(2) ** 2 / 2, math.log(2))]
+)
+def test_estimators_of_the_divergence(estimator, value, slope):
+    """At a ratio of 2; k3 is above. All are 0 at a ratio of 1, and finite for impossible actions."""
+    got = jax.value_and_grad(lambda x: approximate_kl(x, estimator=estimator))(math.log(2))
+    close(got, (value, slope))
+    assert approximate_kl(0.0 * jnp.ones(()), estimator=estimator) == 0.0
+    assert np.isfinite(approximate_kl(jnp.array(-jnp.inf), estimator=estimator))
+
+
+def test_an_unknown_estimator():
+    with pytest.raises(ValueError, match="estimator='k4' is not 'k1', 'k2' or 'k3'"):
+        approximate_kl(jnp.zeros(2), estimator="k4")
+
+
+def test_oapl_by_hand():
+    """(0.5 * 2 - 3)^2 = 4, with slope 2 * -2 * 0.5 in the log-ratio."""
+    got = jax.value_and_grad(lambda x: oapl_loss(x, jnp.asarray(3.0), coefficient=0.5))(2.0)
+    close(got, (4.0, -2.0))
+
+
+def test_oapl_finds_the_optimum_of_the_penalised_return():
+    """A softmax policy over three answers becomes `mu exp(R / beta)`, normalised.
+
+    `mu` is uniform and each answer occurs once, so that the group's V is exactly the optimal value.
+    """
+    reward, beta = jnp.array([1.0, 0.2, -0.5]), 0.7
+    advantage = optimal_advantage(reward, jnp.zeros(3, int), beta=beta)
+
+    def loss(logits):
+        return jnp.mean(oapl_loss(jax.nn.log_softmax(logits) + jnp.log(3.0), advantage, coefficient=beta))
+
+    step = jax.jit(lambda logits: logits - 0.5 * jax.grad(loss)(logits))
+    logits = jnp.zeros(3)
+    for _ in range(200):
+        logits = step(logits)
+    close(jax.nn.softmax(logits), jax.nn.softmax(reward / beta), 1e-4)
+    close(loss(logits), 0.0, 1e-6)

@@ -12,6 +12,7 @@ from stellaris import (
     decoupled_ppo_loss,
     impact_loss,
     impala_loss,
+    oapl_loss,
     ppo_loss,
     ppo_penalty_loss,
     sapo_loss,
@@ -44,13 +45,14 @@ REQUIRED = {
     impact_loss: ["log_ratio", "target_log_ratio", "advantage"],
     decoupled_ppo_loss: ["log_ratio", "proximal_log_ratio", "advantage"],
     sapo_loss: ["log_ratio", "advantage"],
+    oapl_loss: ["log_ratio", "advantage"],
     value_loss: ["value", "target"],
 }
 
 
 def raises(error, message, loss, arguments):
     """Called as it is, and while it is traced by `jit`."""
-    options = {"coefficient": 1.0} if loss is ppo_penalty_loss else {}
+    options = {"coefficient": 1.0} if loss in (ppo_penalty_loss, oapl_loss) else {}
     options |= {k: v for k, v in arguments.items() if not isinstance(v, jax.Array)}
     arrays = {k: v for k, v in arguments.items() if k not in options}
     with pytest.raises(error, match=message):
@@ -73,6 +75,9 @@ OUT_OF_RANGE = [
     (decoupled_ppo_loss, {"weight": jnp.ones(2)}, r"weight has shape \(2,\): expected log_ratio's \(2, 3\)"),
     (truncated_policy_gradient_loss, {"ratio_floor": -0.5}, r"ratio_floor=-0\.5 is negative or NaN"),
     (sapo_loss, {"advantage": jnp.zeros(3)}, r"advantage has shape \(3,\): expected log_ratio's \(2, 3\)"),
+    (oapl_loss, {"coefficient": 0.0}, r"coefficient=0\.0 is not positive"),
+    (oapl_loss, {"coefficient": math.inf}, "coefficient=inf is not finite"),
+    (oapl_loss, {"advantage": jnp.zeros(3)}, r"advantage has shape \(3,\): expected log_ratio's"),
     (sapo_loss, {"temperature": 0.0}, r"temperature=0\.0 is not positive"),
     (sapo_loss, {"temperature": math.inf}, "temperature=inf is not finite"),
     (sapo_loss, {"negative_temperature": -1}, "negative_temperature=-1 is not positive"),

@@ -89,7 +89,7 @@ def test_vtrace(precision, tolerance):
 
             def other(r, d, v, x, lambda_=lambda_, rho=rho_clip, pg=pg_rho_clip):
                 got = rlax.vtrace_td_error_and_advantage(v[:-1], v[1:], r, d, jnp.exp(x), lambda_, rho, pg)
-                return got.errors + v[:-1], got.pg_advantage
+                return got.errors + v[:-1], got.pg_advantage, got.q_estimate
 
             ours.append(jax.vmap(mine)(reward, discount, value, log_ratio))
             theirs.append(jax.vmap(per_environment(other))(reward, discount, value, log_ratio))

@@ -23,7 +23,7 @@ def vtrace_definition(
     ratio, steps = np.exp(log_ratio), len(reward)
     cap = np.full(reward.shape, np.inf) if cap is None else cap
     valid = np.ones(reward.shape, bool) if valid is None else valid
-    target, advantage = value.copy(), np.zeros(reward.shape)
+    target, advantage, q_estimate = value.copy(), np.zeros(reward.shape), value[:-1].copy()
     for t in range(steps):
         for k in range(t, steps):
             weight = np.ones(reward.shape[1:])
@@ -35,7 +35,8 @@ def vtrace_definition(
         bootstrap = lambda_ * target[t + 1] + (1 - lambda_) * value[t + 1]
         rho = np.minimum(np.minimum(ratio[t], pg_rho_clip), cap[t]) * valid[t]
         advantage[t] = rho * (reward[t] + discount[t] * bootstrap - value[t])
-    return target[:-1], advantage
+        q_estimate[t] = np.where(valid[t], reward[t] + discount[t] * bootstrap, value[t])
+    return target[:-1], advantage, q_estimate
 
 
 CLIPS = [
@@ -117,6 +118,15 @@ def test_vtrace_by_hand(changed, target, advantage):
     got = vtrace(**arguments)
     np.testing.assert_allclose(got.target, target, rtol=1e-6)
     np.testing.assert_allclose(got.advantage, advantage, rtol=1e-6)
+
+
+def test_the_q_estimate_by_hand():
+    """Of the first case the advantages before their weight are 1.875, 3.5 and 3: with the values 3.875, 7.5 and 11."""
+    arrays = jnp.array([1.0, 2.0, 3.0]), jnp.full(3, 0.5), jnp.array([2.0, 4.0, 8.0, 16.0])
+    got = vtrace(*arrays, jnp.log(jnp.array([2.0, 0.5, 4.0])), pg_rho_clip=0.0)
+    np.testing.assert_allclose(got.q_estimate, [3.875, 7.5, 11.0], rtol=1e-6)
+    cut = vtrace(*arrays, jnp.zeros(3), valid=jnp.array([True, False, True]))
+    np.testing.assert_allclose(cut.q_estimate, [3.0, 4.0, 11.0], rtol=1e-6)
 
 
 def test_vtrace_on_policy():

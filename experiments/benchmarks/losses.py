@@ -80,7 +80,7 @@ def _pairs() -> Iterator[tuple[str, Callable[..., Any], Callable[..., Any]]]:
     def their_vtrace(reward: Any, discount: Any, value: Any, log_ratio: Any) -> Any:
         def one(r: Any, d: Any, v: Any, ratio: Any) -> Any:
             estimate = rlax.vtrace_td_error_and_advantage(v[:-1], v[1:], r, d, ratio, 0.95)
-            return estimate.errors + v[:-1], estimate.pg_advantage
+            return estimate.errors + v[:-1], estimate.pg_advantage, estimate.q_estimate
 
         return along(one)(reward, discount, value, jnp.exp(log_ratio))
 

@@ -141,7 +141,7 @@ class IMPALA:
         cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
         rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
         reward = jnp.asarray(batch.reward)
-        target, advantage = vtrace(
+        target, advantage, _ = vtrace(
             reward,
             self.discount * (1.0 - jnp.asarray(batch.terminated, reward.dtype)),
             jnp.concatenate([policy.value, last]),

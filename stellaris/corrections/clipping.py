@@ -1,17 +1,19 @@
-"""A trust region whose width depends on how far the policy has moved."""
+"""Trust regions whose width depends on how far the policy has moved."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.ratios import constant
+from stellaris.corrections.ratios import constant, outward
 from stellaris.types import Array, JaxArray, Scalar
 
 
 class ClipWidths(NamedTuple):
-    """Half-widths of a trust region for each sample, for `clip` and `clip_high` of a loss; see `adaptive_clip`.
+    """Half-widths of a trust region for each sample, for `clip` and `clip_high` of a loss; see `adaptive_clip` and
+    `second_moment_clip`.
 
     Example:
       >>> ClipWidths(low=jnp.array([0.2]), high=jnp.array([0.1])).high.tolist()
@@ -82,3 +84,75 @@ def adaptive_clip(
     )
     dtype = jnp.result_type(log_ratio)
     return ClipWidths(low.astype(dtype), high.astype(dtype))
+
+
+def second_moment_clip(
+    log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    valid: Shaped[Array, "*batch"] | None = None,
+    max_second_moment: Scalar = 0.04,
+    min_clip: Scalar = 0.0,
+    min_clip_high: Scalar = 0.0,
+) -> ClipWidths:
+    """M2PO as its authors' code has it: one trust region for the batch, as wide as the second moment allows.
+
+    Only samples that move outward count, as in `second_moment_mask`. If the mean of their squared log-ratios is at most
+    `max_second_moment`, nothing is clipped. Otherwise `tau` is the largest of their distances `|log_ratio|` for which
+    the *capped* mean, `mean_i min(log_ratio_i^2, tau^2)`, is below that bound, and the trust region of ratios is
+    `[exp(-tau), exp(tau)]`, but at least `[1 - min_clip, 1 + min_clip_high]`.
+
+    Args:
+      log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
+        policy.
+      advantage: `[...]`.
+      valid: `[...]`, False for samples to ignore; all count by default.
+      max_second_moment: bound of the capped mean, at least 0.
+      min_clip: smallest half-width below a ratio of 1, at least 0.
+      min_clip_high: smallest half-width above a ratio of 1, at least 0.
+
+    Returns:
+      `ClipWidths(low, high)`, each `[...]` and the same for all samples, without a gradient; `(1, inf)` if nothing is
+      clipped. Pass `clip=low` and `clip_high=high` to `ppo_loss`.
+
+    Raises:
+      TypeError: if an array holds integers, or a setting is not a number.
+      ValueError: if the shapes differ, or a setting is negative.
+
+    Source:
+      Zheng et al. 2025, Prosperity before Collapse: How Far Can Off-Policy RL Reach with Stale Data on LLMs?, in the
+      authors' code (Infini-AI-Lab/M2PO, `compute_m2po_policy_loss`). The paper's Algorithm 1 masks samples instead:
+      `second_moment_mask`. The code applies the bound to each micro-batch. Its function has the smallest widths 0.3 and
+      0.5, with which ratios in [0.7, 1.5] are never clipped, but its trainer and its scripts pass none, as here.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio, advantage = jnp.array([0.1, 0.2, 0.9, -0.9]), jnp.ones(4)
+      >>> widths = second_moment_clip(log_ratio, advantage)  # (0.01 + 0.04 + 0.04) / 3 is below 0.04
+      >>> print(f"{widths.low[0]:.4f} {widths.high[0]:.4f}")  # 1 - exp(-0.2), exp(0.2) - 1
+      0.1813 0.2214
+    """
+    checks.floats(log_ratio=log_ratio, advantage=advantage)
+    checks.same_shape(log_ratio, "log_ratio", advantage=advantage, valid=valid)
+    checks.not_negative(max_second_moment=max_second_moment, min_clip=min_clip, min_clip_high=min_clip_high)
+    moved = constant(log_ratio)
+    there = outward(moved, advantage) & checks.mask(valid, moved)
+    low, high = _of_capped_squares(moved, there, max_second_moment)
+    dtype = jnp.result_type(log_ratio)
+    return ClipWidths(
+        *(
+            jnp.full(moved.shape, jnp.maximum(width, least), dtype)
+            for width, least in ((low, min_clip), (high, min_clip_high))
+        )
+    )
+
+
+@jax.jit
+def _of_capped_squares(log_ratio: jax.Array, there: jax.Array, most: Any) -> tuple[jax.Array, jax.Array]:
+    """The widths that bound the mean of the squares, each at most the trust region's square."""
+    square = jnp.where(there, jnp.square(log_ratio), 0.0)
+    allowed = jnp.asarray(most, square.dtype) * jnp.sum(there).astype(square.dtype)
+    level = order_statistics.largest(lambda cap: jnp.sum(jnp.minimum(square, cap)) < allowed, (), square.dtype)
+    tau = jnp.sqrt(jnp.max(square, where=square <= level, initial=0.0))
+    free = ~(jnp.sum(square) > allowed)
+    return jnp.where(free, 1.0, -jnp.expm1(-tau)), jnp.where(free, jnp.inf, jnp.expm1(tau))

@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.ratios import constant
+from stellaris.corrections.ratios import check_sequences, constant, outward, saturated, step_totals
 from stellaris.types import Array, JaxArray, Scalar
 
 #: Default `max_distance` of `probability_mask` for each divergence, from the paper's stability tests.
@@ -49,7 +49,9 @@ def second_moment_mask(
 
     Source:
       Zheng et al. 2025, Prosperity before Collapse: How Far Can Off-Policy RL Reach with Stale Data on LLMs?,
-      Algorithm 1 and Eq. 5.
+      Algorithm 1 and Eq. 5. The authors' code does not mask: it clips all ratios to a region that depends on the batch,
+      see `second_moment_clip`. AReaL's version of the mask compares the proximal policy with the behaviour policy,
+      ignores the advantage, and always keeps one sample.
 
     Example:
       >>> import jax.numpy as jnp
@@ -67,16 +69,16 @@ def second_moment_mask(
 
 @jax.jit
 def _of_small_squares(log_ratio: jax.Array, advantage: jax.Array, there: jax.Array, most: Any) -> jax.Array:
-    outward = there & (jnp.sign(log_ratio) * jnp.sign(advantage).astype(log_ratio.dtype) > 0)
+    moved = there & outward(log_ratio, advantage)
     square = jnp.square(log_ratio)
 
     def small_enough(largest: jax.Array) -> jax.Array:
         """Whether the mean of all squares that are at most `largest` is within the bound."""
-        kept = outward & (square <= largest)
+        kept = moved & (square <= largest)
         many = jnp.sum(kept).astype(square.dtype)
         return jnp.sum(jnp.where(kept, square, 0.0)) <= jnp.where(many > 0, most * jnp.maximum(many, 1.0), 0.0)
 
-    return there & (~outward | (square <= order_statistics.largest(small_enough, (), square.dtype)))
+    return there & (~moved | (square <= order_statistics.largest(small_enough, (), square.dtype)))
 
 
 def probability_mask(
@@ -129,9 +131,10 @@ def probability_mask(
     most = _MAX_DISTANCE[divergence] if max_distance is None else max_distance
     now, before = constant(log_prob), constant(behaviour_log_prob)
     distance = jnp.abs(jnp.exp(now) - jnp.exp(before)) if divergence == "tv" else _bernoulli_kl(before, now)
+    # Not by `outward(now - before, ...)`: the difference is NaN if both are minus infinity.
     sign = jnp.asarray(advantage)
-    outward = ((sign > 0) & (now > before)) | ((sign < 0) & (now < before))
-    return ~(outward & (distance > most))
+    moved = ((sign > 0) & (now > before)) | ((sign < 0) & (now < before))
+    return ~(moved & (distance > most))
 
 
 def off_policy_sequence_mask(
@@ -169,6 +172,99 @@ def off_policy_sequence_mask(
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
     checks.not_negative(max_divergence=max_divergence)
     return ~((jnp.asarray(advantage) < 0) & (-constant(log_ratio) > max_divergence))
+
+
+def bidirectional_kl_mask(
+    log_prob: Float[Array, "*batch"], behaviour_log_prob: Float[Array, "*batch"], *, max_divergence: Scalar = 2.0
+) -> Bool[JaxArray, "*batch"]:
+    """KPop's mask for discrete actions: drops samples whose probability has changed much, in either direction.
+
+    With `p = exp(log_prob)` and `q = exp(behaviour_log_prob)` a sample is dropped if
+    `max(KL(p || q), KL(q || p)) > max_divergence`, where `KL` is between the Bernoulli distributions of the action
+    taken against all others, `KL(p || q) = p log(p / q) + (1 - p) log((1 - p) / (1 - q))`. Unlike `probability_mask`,
+    the mask does not depend on the advantage.
+
+    Args:
+      log_prob: `[...]` log-probability under the proximal policy, recomputed by the trainer, or under the policy that
+        learns.
+      behaviour_log_prob: `[...]` log-probability under the policy that chose the actions, from the inference engine.
+      max_divergence: the largest divergence kept, in nats, at least 0; 2.0 in AReaL's example.
+
+    Returns:
+      `[...]`, False for dropped samples.
+
+    Raises:
+      TypeError: if an array holds integers, or `max_divergence` is not a number.
+      ValueError: if the shapes differ, or `max_divergence` is negative.
+
+    Source:
+      Guo et al. 2026, KPop, a blog post of the Ring team, which we read as AReaL has it (`binary_kl`). AReaL limits
+      probabilities to [1e-8, 1 - 1e-8]. Here `1 - p` is at least the spacing of floats below 1, because 1 - 1e-8 is 1
+      in float32.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> now, before = jnp.log(jnp.array([0.5, 0.99, 0.01])), jnp.log(jnp.array([0.4, 0.01, 0.99]))
+      >>> bidirectional_kl_mask(now, before).tolist()
+      [True, False, False]
+    """
+    checks.floats(log_prob=log_prob, behaviour_log_prob=behaviour_log_prob)
+    checks.same_shape(log_prob, "log_prob", behaviour_log_prob=behaviour_log_prob)
+    checks.not_negative(max_divergence=max_divergence)
+    now, before = constant(log_prob), constant(behaviour_log_prob)
+    return ~(jnp.maximum(_bernoulli_kl(now, before), _bernoulli_kl(before, now)) > max_divergence)
+
+
+def total_variation_mask(
+    log_ratio: Float[Array, "T *batch"],
+    advantage: Float[Array, "T *batch"],
+    *,
+    max_distance: Scalar,
+    valid: Shaped[Array, "T *batch"] | None = None,
+    segment: Int[Array, "T *batch"] | None = None,
+) -> Bool[JaxArray, "T *batch"]:
+    """VACO's mask: in sequences too far from the behaviour policy, drops the steps that would move them further.
+
+    A step is dropped if it moves outward, as in `second_moment_mask`, and `mean_t |r_t - 1| > max_distance` over the
+    valid steps of its sequence, `r = exp(log_ratio)`. For actions of the behaviour policy that mean estimates twice the
+    total variation distance between the policies.
+
+    Args:
+      log_ratio: `[T, ...]`, time-major; columns are sequences. Log-probability under the policy that learns, or under a
+        recent one, minus that under the behaviour policy.
+      advantage: `[T, ...]`.
+      max_distance: bound of the mean, at least 0.
+      valid: `[T, ...]`, False for padding and for prompts; by default all steps are valid.
+      segment: `[T, ...]` integers from 0 to T - 1, for packed sequences, as in `sequence_log_ratio`.
+
+    Returns:
+      `[T, ...]`, False for dropped and for invalid steps.
+
+    Raises:
+      TypeError: if an array of floats holds integers, `segment` does not, or `max_distance` is not a number.
+      ValueError: if the shapes differ, the time axis is missing, or `max_distance` is negative.
+
+    Source:
+      Honari et al. 2026, Align and Filter: Improving Performance in Asynchronous On-Policy RL (VACO), in the form that
+      one of its authors gave it for language models in open-instruct (`rho_mask_tv_divergence`), which compares the
+      recomputed proximal policy with the inference engine and clips log-ratios to ±10. We read that code, not the
+      paper; the paper's realignment of advantages is `vtrace`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio = jnp.log(jnp.array([[1.5, 1.0], [0.5, 1.1]]))  # mean distances: 0.5 and 0.05
+      >>> total_variation_mask(log_ratio, jnp.ones((2, 2)), max_distance=0.2).tolist()
+      [[False, True], [True, True]]
+    """
+    check_sequences("log_ratio", log_ratio, valid, segment)
+    checks.floats(advantage=advantage)
+    checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
+    checks.not_negative(max_distance=max_distance)
+    moved = constant(log_ratio)
+    there = checks.mask(valid, moved)
+    distance = jnp.where(there, jnp.abs(jnp.expm1(saturated(moved))), 0.0)
+    steps = jnp.maximum(step_totals(there.astype(distance.dtype), segment), 1.0)
+    return there & ~(outward(moved, advantage) & (step_totals(distance, segment) / steps > max_distance))
 
 
 def _bernoulli_kl(log_q: jax.Array, log_p: jax.Array) -> jax.Array:

@@ -96,25 +96,35 @@ def sequence_log_ratio(
       >>> print(sequence_log_ratio(log_ratio, valid=valid, segment=jnp.array([0, 0, 1, 1]), over="mean"))
       [0.125 0.125 1.    1.   ]
     """
-    checks.floats(log_ratio=log_ratio)
-    checks.same_shape(log_ratio, "log_ratio", valid=valid, segment=segment)
-    if jnp.ndim(log_ratio) < 1:
-        raise ValueError("log_ratio has shape (): expected [T, ...]")
+    check_sequences("log_ratio", log_ratio, valid, segment)
     if over not in ("sum", "mean"):
         raise ValueError(f"over={over!r} is neither 'sum' nor 'mean'")
-    if segment is not None:
-        checks.integers(segment=segment)
-        checks.int32(segment=segment)
     # Sums are in float32 at least, because a long sum loses digits in narrower types, and a mean close to 0 needs every
     # digit.
     steps = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     there = checks.mask(valid, steps)
-    add_up = functools.partial(_totals, segment=segment)
+    add_up = functools.partial(totals, segment=segment)
     total = add_up(jnp.where(there, steps, 0.0))
     return total if over == "sum" else total / jnp.maximum(add_up(there.astype(jnp.int32)), 1).astype(total.dtype)
 
 
-def _totals(x: jax.Array, segment: Any) -> jax.Array:
+def check_sequences(name: str, steps: Array, valid: Array | None, segment: Array | None) -> None:
+    """Raises unless the argument named `name` holds floats on a time axis, and the others fit it."""
+    checks.floats(**{name: steps})
+    checks.same_shape(steps, name, valid=valid, segment=segment)
+    if jnp.ndim(steps) < 1:
+        raise ValueError(f"{name} has shape (): expected [T, ...]")
+    if segment is not None:
+        checks.integers(segment=segment)
+        checks.int32(segment=segment)
+
+
+def step_totals(x: jax.Array, segment: Any) -> jax.Array:
+    """Sums over each column or segment, at every step."""
+    return jnp.broadcast_to(totals(x, segment), x.shape)
+
+
+def totals(x: jax.Array, segment: Any) -> jax.Array:
     """Sums over each column or, at every step, over the step's segment."""
     if segment is None:
         return jnp.sum(x, axis=0)
@@ -169,3 +179,9 @@ def approximate_proximal_log_ratio(
 def constant(x: Array) -> jax.Array:
     """Stops the gradient and widens to float32 at least: squares and differences lose digits in narrower types."""
     return jax.lax.stop_gradient(jnp.asarray(x, at_least_float32(jnp.result_type(x))))
+
+
+def outward(log_ratio: Array, advantage: Array) -> jax.Array:
+    """Whether each sample has moved outward: its probability has risen at `A > 0`, or fallen at `A < 0`."""
+    log_ratio, advantage = jnp.asarray(log_ratio), jnp.asarray(advantage)
+    return ((advantage > 0) & (log_ratio > 0)) | ((advantage < 0) & (log_ratio < 0))

@@ -57,7 +57,8 @@ def bounded_importance_weight(
 
     * truncated importance sampling (TIS; Yao et al. 2025): `high=2.0`; for sequences 2 to 8. All valid steps.
     * masked importance sampling (MIS), IcePop (Ring-1T 2025): `outside="mask", low=0.5, high=5.0`. All valid steps of
-      each sequence, then the sequences.
+      each sequence, then the sequences. verl's `k1` bounds apply to the inverse ratio: for its `"low_high"` pass
+      `low=1 / high, high=1 / low`.
     * AReaL (Fu et al. 2025): `outside="mask", high=5.0` of `proximal / behaviour`, in `decoupled_ppo_loss`. All valid
       steps, kept or not; RLinf divides by the kept ones.
     * rejection by the geometric mean: `.kept` of `low=0.999, high=1.001, outside="mask"`. verl divides by the kept

@@ -11,7 +11,10 @@ from tests._core import test_eager
 LOOPING = (
     "gae",
     "vtrace",
+    "retrace",
+    "upgo_returns",
     "second_moment_mask",
+    "second_moment_clip",
     "adaptive_clip",
     "ratio_report",
     "apply_update, seq",

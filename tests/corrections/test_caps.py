@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stellaris import global_ratio_cap, importance_ratio, truncate_ratio
+from stellaris import global_ratio_cap, importance_ratio, least_ratio_cap, truncate_ratio
 
 EXTREMES = [1e4, -1e4, math.inf, -math.inf, 30.0, -30.0]
 
@@ -104,6 +104,28 @@ def test_reduces_to_the_plain_ratio(peers, rho):
     np.testing.assert_array_equal(gradient, jax.grad(lambda x: jnp.sum(importance_ratio(x)))(own))
 
 
+@given(st.lists(st.floats(-40, 40, width=32), min_size=3, max_size=3), st.sampled_from([1.0, 1.5, math.inf]))
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_least_cap_bounds_every_ratio(values, rho):
+    """The cap is at most rho and every policy's ratio, and all truncated ratios are equal to it."""
+    logs = jnp.asarray(values, jnp.float32)
+    cap, ratio = least_ratio_cap(logs, rho=rho), importance_ratio(logs)
+    np.testing.assert_allclose(cap, min(*np.exp(np.clip(np.float64(values), -30, 30)), rho), rtol=1e-5)
+    np.testing.assert_allclose(truncate_ratio(ratio, jnp.full(3, cap)), np.full(3, cap), rtol=1e-6)
+    assert cap <= rho
+    assert cap <= global_ratio_cap(logs, rho=rho)
+    np.testing.assert_allclose(least_ratio_cap(logs[:1], rho=rho), jnp.minimum(ratio[0], rho), rtol=1e-6)
+
+
+def test_least_cap_lets_the_least_ratio_learn():
+    """The gradient is whole for the policy that sets the cap, zero for others, and zero above rho."""
+    logs = jnp.log(jnp.array([[0.5, 3.0], [2.0, 4.0]]))
+    cap = least_ratio_cap(logs, rho=2.0)
+    slope = jax.grad(lambda x: jnp.sum(truncate_ratio(importance_ratio(x), jnp.broadcast_to(cap, x.shape))))(logs)
+    np.testing.assert_allclose(slope, [[0.5, 0.0], [0.0, 0.0]], rtol=1e-6)
+    np.testing.assert_array_equal(jax.grad(lambda x: jnp.sum(least_ratio_cap(x)))(logs), np.zeros((2, 2)))
+
+
 def test_gradients():
     """None above the cap, whole below it and at equality; none to the cap, and none through it to the policies."""
     ratio, cap = jnp.array([0.5, 2.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 1.5, jnp.inf])
@@ -153,6 +175,8 @@ RATIO = jnp.ones((2, 3))
         (TypeError, global_ratio_cap, [jnp.ones((2, 3), int)], "log_ratios has dtype int32: expected floating point"),
         (TypeError, truncate_ratio, [jnp.ones(3, int), jnp.ones(3, int)], "ratio has dtype int32: expected floating"),
         (TypeError, truncate_ratio, [jnp.ones(3), jnp.ones(3, int)], "ratio_cap has dtype int32"),
+        (TypeError, least_ratio_cap, [jnp.ones((2, 3), int)], "log_ratios has dtype int32: expected floating point"),
+        (ValueError, least_ratio_cap, [jnp.zeros((0, 3))], r"log_ratios has shape \(0, 3\)"),
         (ValueError, global_ratio_cap, [jnp.float32(0)], r"log_ratios has shape \(\)"),
         (ValueError, global_ratio_cap, [jnp.zeros((0, 3))], r"log_ratios has shape \(0, 3\)"),
         (ValueError, truncate_ratio, [RATIO, jnp.ones(3)], r"ratio_cap has shape \(3,\): expected ratio's \(2, 3\)"),
@@ -176,8 +200,9 @@ def test_arrays_that_do_not_fit(error, function, arguments, message, unchecked):
 )
 def test_rho_is_a_number_of_at_least_one(error, rho, message, unchecked):
     """A cap below 1 would truncate the behaviour policy itself."""
-    with pytest.raises(error, match=f"^{message}"):
-        global_ratio_cap(RATIO, rho=rho)
+    for function in (global_ratio_cap, least_ratio_cap):
+        with pytest.raises(error, match=f"^{message}"):
+            function(RATIO, rho=rho)
 
 
 @pytest.mark.parametrize("cap", [0.0, -1, math.nan, -math.inf])

@@ -10,10 +10,14 @@ import pytest
 from stellaris import (
     ClipWidths,
     adaptive_clip,
+    bidirectional_kl_mask,
     off_policy_sequence_mask,
+    ppo_loss,
     probability_mask,
+    second_moment_clip,
     second_moment_mask,
     sequence_log_ratio,
+    total_variation_mask,
 )
 from tests.close import close, equal
 
@@ -80,6 +84,52 @@ def test_equal_distances_are_kept_or_dropped_together():
     equal(second_moment_mask(log_ratio, advantage, max_second_moment=0.07), [True, True, True])
 
 
+def capped(log_ratio, advantage, valid, bound):
+    """The authors' search: goes through the ascending squares until the later ones, capped to one, exceed the bound."""
+    squares = sorted(
+        x * x for x, a, v in zip(log_ratio.flat, advantage.flat, valid.flat, strict=True) if v and x * a > 0
+    )
+    if not squares or math.fsum(squares) <= bound * len(squares):
+        return 1.0, math.inf
+    below = 0.0
+    for k, square in enumerate(squares):
+        if math.fsum(squares[: k + 1]) + square * (len(squares) - k - 1) >= bound * len(squares):
+            break
+        below = square
+    return 1 - math.exp(-math.sqrt(below)), math.exp(math.sqrt(below)) - 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_second_moment_clip_is_the_authors_search(seed):
+    """For bounds that clip everything, something and nothing; the capped mean stays within each."""
+    log_ratio, advantage, valid, _ = sample(seed=seed)
+    garbage = np.where(valid, log_ratio, np.nan)
+    widths = jax.jit(lambda x, bound: second_moment_clip(x, advantage, valid=valid, max_second_moment=bound))
+    with jax.enable_x64(True):
+        for bound in (0.0, 1e-6, 1e-3, 0.04, 0.08, 10.0, math.inf):
+            low, high = widths(garbage, bound)
+            assert low.shape == high.shape == log_ratio.shape
+            expected = capped(log_ratio, advantage, valid, bound)
+            close((low[0, 0], high[0, 0]), expected, 1e-9)
+            moved = np.abs(log_ratio[valid & (log_ratio * advantage > 0)])
+            assert np.mean(np.minimum(moved, np.log1p(expected[1])) ** 2) <= max(bound, 0.0)
+
+
+def test_second_moment_clip_by_hand():
+    """Squares 0.01, 0.04 and 0.81 have the mean 0.287; capped at 0.04 their mean is 0.03, at 0.01 it is 0.01."""
+    log_ratio, advantage = jnp.array([0.1, -0.2, 0.9, -9.0, 9.0]), jnp.array([1.0, -1.0, 1.0, 1.0, 0.0])
+    for bound, tau in ((0.04, 0.2), (0.02, 0.1), (0.005, 0.0)):
+        low, high = second_moment_clip(log_ratio, advantage, max_second_moment=bound)
+        close(low, np.full(5, 1 - math.exp(-tau)), 1e-6)
+        close(high, np.full(5, math.exp(tau) - 1), 1e-6)
+        low, high = second_moment_clip(log_ratio, advantage, max_second_moment=bound, min_clip=0.3, min_clip_high=0.5)
+        close((low, high), (np.full(5, 0.3), np.full(5, 0.5)), 1e-6)
+    free = second_moment_clip(log_ratio, advantage, max_second_moment=0.3)
+    equal(free, ClipWidths(np.ones(5), np.full(5, math.inf)))
+    close(ppo_loss(log_ratio, advantage, clip=free.low, clip_high=free.high), -jnp.exp(log_ratio) * advantage, 1e-5)
+    equal(second_moment_clip(log_ratio, -jnp.zeros(5), max_second_moment=0.0), free)
+
+
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
 
 
@@ -131,6 +181,61 @@ def test_each_divergence_has_its_bound():
     equal(probability_mask(now, before, advantage)[1:], [True, False])
     equal(probability_mask(now, before, advantage, divergence="kl"), [False] * 3)
     equal(probability_mask(now, before, advantage, max_distance=0.15, divergence="kl"), [True] * 3)
+
+
+# ---- KPop -----------------------------------------------------------------------------------------------------------
+
+
+def test_bidirectional_kl_is_areals():
+    """Each sample in float64, for several bounds, whichever way it moved; and no gradient flows."""
+    random = np.random.default_rng(0)
+    p, q = random.uniform(0.001, 0.999, size=(2, 300))
+
+    def kl(a, b):
+        return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
+
+    with jax.enable_x64(True):
+        mask = jax.jit(lambda x, y, bound: bidirectional_kl_mask(x, y, max_divergence=bound))
+        for bound in (0.01, 0.2, 2.0):
+            expected = [max(kl(a, b), kl(b, a)) <= bound for a, b in zip(p, q, strict=True)]
+            equal(mask(jnp.log(p), jnp.log(q), bound), expected)
+            equal(mask(jnp.log(q), jnp.log(p), bound), expected)
+            assert 0 < sum(expected) < 300
+
+
+def test_bidirectional_kl_by_hand():
+    """From 0.5 to 0.99 is 0.64 nats one way and 1.61 the other; certain and impossible actions give no NaN."""
+    now, before = (
+        jnp.log(jnp.array([0.99, 0.5, 1.0, 0.0, 0.0, 1.0])),
+        jnp.log(jnp.array([0.5, 0.99, 1.0, 0.0, 0.5, 0.5])),
+    )
+    with jax.debug_nans(True):
+        equal(bidirectional_kl_mask(now, before, max_divergence=1.0), [False, False, True, True, False, False])
+        equal(bidirectional_kl_mask(now[:2], before[:2]), [True, True])
+    assert bidirectional_kl_mask(jnp.array(math.nan), jnp.array(-1.0))  # it shows in the loss
+
+
+# ---- VACO -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_total_variation_is_open_instructs(seed, packed):
+    """Step by step: the mean distance of its sequence, and whether it moves outward."""
+    log_ratio, advantage, valid, segment = sample(seed=seed)
+    name = segment if packed else np.zeros_like(segment)
+    expected, dropped = np.array(valid), 0
+    for t, b in zip(*np.nonzero(valid), strict=True):
+        steps = [u for u in range(12) if valid[u, b] and name[u, b] == name[t, b]]
+        mean = math.fsum(abs(math.exp(log_ratio[u, b]) - 1) for u in steps) / len(steps)
+        if mean > 0.3 and math.copysign(1, log_ratio[t, b]) * advantage[t, b] > 0:
+            expected[t, b], dropped = False, dropped + 1
+    assert 0 < dropped < valid.sum()
+    with jax.enable_x64(True):
+        got = jax.jit(lambda x, s: total_variation_mask(x, advantage, valid=valid, segment=s, max_distance=0.3))(
+            np.where(valid, log_ratio, np.nan), segment if packed else None
+        )
+    equal(got, expected)
 
 
 # ---- OPSM -----------------------------------------------------------------------------------------------------------
@@ -226,7 +331,10 @@ MASKS = {
     "sequence": lambda x, a, v, s: (
         v & off_policy_sequence_mask(sequence_log_ratio(x, valid=v, segment=s, over="mean"), a, max_divergence=0.05)
     ),
+    "total variation": lambda x, a, v, s: total_variation_mask(x, a, valid=v, segment=s, max_distance=0.3),
+    "both directions": lambda x, a, v, s: bidirectional_kl_mask(-abs(x), -abs(a), max_divergence=0.1),
     "widths": lambda x, a, v, s: adaptive_clip(x, valid=v),
+    "widths by second moment": lambda x, a, v, s: second_moment_clip(x, a, valid=v),
 }
 
 
@@ -303,6 +411,9 @@ CALLS = {
     probability_mask: {"log_prob": -abs(x), "behaviour_log_prob": -abs(x), "advantage": a},
     off_policy_sequence_mask: {"log_ratio": x, "advantage": a, "max_divergence": 0.1},
     adaptive_clip: {"log_ratio": x},
+    second_moment_clip: {"log_ratio": x, "advantage": a},
+    bidirectional_kl_mask: {"log_prob": -abs(x), "behaviour_log_prob": -abs(x)},
+    total_variation_mask: {"log_ratio": x, "advantage": a, "max_distance": 0.1},
 }
 
 
@@ -325,11 +436,30 @@ CALLS = {
         (adaptive_clip, {"quantile": 1.1}, ValueError, r"quantile=1\.1 lies outside \[0, 1\]"),
         (adaptive_clip, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
         (adaptive_clip, {"clip": "0.2"}, TypeError, "clip='0.2' is not a number"),
+        (bidirectional_kl_mask, {"max_divergence": -1}, ValueError, "max_divergence=-1 is negative"),
+        (
+            bidirectional_kl_mask,
+            {"behaviour_log_prob": jnp.ones(3)},
+            ValueError,
+            r"behaviour_log_prob has shape \(3,\)",
+        ),
+        (total_variation_mask, {"max_distance": -1}, ValueError, "max_distance=-1 is negative"),
+        (
+            total_variation_mask,
+            {"advantage": jnp.ones(3)},
+            ValueError,
+            r"advantage has shape \(3,\): expected log_ratio",
+        ),
+        (total_variation_mask, {"segment": x}, TypeError, "segment has dtype float32: expected integers"),
+        (second_moment_clip, {"max_second_moment": -0.1}, ValueError, r"max_second_moment=-0\.1 is negative"),
+        (second_moment_clip, {"min_clip": math.nan}, ValueError, "min_clip=nan is negative or NaN"),
+        (second_moment_clip, {"min_clip_high": "0.5"}, TypeError, "min_clip_high='0.5' is not a number"),
+        (second_moment_clip, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
         *[
             (function, {name: jnp.ones((12, 3), jnp.int32)}, TypeError, f"^{name} has dtype int32: expected floating")
             for function, arguments in CALLS.items()
             for name in arguments
-            if name != "max_divergence"
+            if not name.startswith("max_")
         ],
     ],
 )

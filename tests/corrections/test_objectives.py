@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from stellaris import (
@@ -601,3 +602,17 @@ def test_memory_is_linear(name):
     small, large = (bytes_per_sample(MEMORY[name], (steps, 8)) for steps in (512, 2048))
     assert 8 <= small < 150
     assert large <= 1.02 * small
+
+
+def test_a_moving_average_as_the_proximal_policy():
+    """`optax.ema` is the average of PPO-EWMA's code, whose first element is the initial parameters."""
+    random, decay = np.random.default_rng(0), 0.889
+    params = [{"w": jnp.asarray(random.normal(size=3))} for _ in range(6)]
+    average = optax.ema(decay)
+    state = average.init(params[0])
+    expected, weight = 0.0, 0.0
+    for now in params:
+        got, state = average.update(now, state)
+        before, weight = weight, decay * weight + 1
+        expected = decay * before / weight * expected + np.asarray(now["w"]) / weight
+        close(got["w"], expected, 1e-5)
