@@ -50,7 +50,7 @@ bench: .venv/installed  ## speed, as ratios against a limit or a peer measured i
 	$(BIN)/python -m experiments benchmarks platform
 
 LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
-  --no-emit-package stellaris --custom-compile-command 'make lock' pyproject.toml
+  --no-emit-package stellaris-rl --custom-compile-command 'make lock' pyproject.toml
 
 lock:  ## resolve pyproject.toml anew into requirements.lock and requirements-browser.lock (needs uv)
 	$(LOCK) --extra dev -o requirements.lock

@@ -56,7 +56,7 @@ except ImportError as error:
 print(stellaris.runtime.SimulatedPlatform.__name__)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\nRayPlatform needs ray: pip install 'stellaris[ray]'\nSimulatedPlatform\n"
+    assert run.stdout == "False\nRayPlatform needs ray: pip install 'stellaris-rl[ray]'\nSimulatedPlatform\n"
 
 
 #: Blocks packages as if they were not installed; then the lines of a test follow.
@@ -118,10 +118,10 @@ said(lambda: envs.make(configure("Pong-v5", stack_num=3), slots=1))
     assert trained == "GymnasiumEnv 64"
     assert re.fullmatch(
         r"unknown environment 'Pong-v5': .*; EnvPool, which has others, is not installed \(envpool: pip install "
-        r"'stellaris\[experiments\]'\)",
+        r"'stellaris-rl\[experiments\]'\)",
         unknown,
     )
-    assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris[experiments]'"
+    assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris-rl[experiments]'"
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ said(lambda: Trace.load("{tmp_path}/x.csv"))
 said(lambda: datasets.read("{tmp_path}/x.hdf5"))
 print(os.listdir("{tmp_path}"))
 """
-    experiments = "pip install 'stellaris[experiments]'"
+    experiments = "pip install 'stellaris-rl[experiments]'"
     assert without("flax", "gymnasium", "pandas", "pyarrow", "h5py", code=code) == [
         f"a network of ActorCritic or Pixels needs flax: {experiments}",
         f"environment 'CartPole-v1' needs gymnasium: {experiments}",
@@ -151,7 +151,7 @@ print(os.listdir("{tmp_path}"))
         f"a trace's table needs pandas: {experiments}",
         f"{tmp_path}/x.parquet needs pandas: {experiments}",
         f"{tmp_path}/x.csv needs pandas: {experiments}",
-        "reading a dataset needs h5py: pip install 'stellaris[replay]'",
+        "reading a dataset needs h5py: pip install 'stellaris-rl[replay]'",
         "[]",
     ]
 
@@ -166,6 +166,6 @@ from experiments import command
 print(command.main(["stellaris-motivation"]))
 """
     assert without(package, code=code) == [
-        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris[experiments]'",
+        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris-rl[experiments]'",
         "2",
     ]

@@ -37,7 +37,7 @@ def needs(what: str) -> Iterator[None]:
       ...     raise ModuleNotFoundError("No module named 'flax'", name="flax")
       Traceback (most recent call last):
         ...
-      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris[experiments]'
+      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris-rl[experiments]'
     """
     try:
         yield
@@ -53,6 +53,6 @@ def install(package: str) -> str:
 
     Example:
       >>> install("ray")
-      "ray: pip install 'stellaris[ray]'"
+      "ray: pip install 'stellaris-rl[ray]'"
     """
-    return f"{package}: pip install 'stellaris[{EXTRAS[package]}]'"
+    return f"{package}: pip install 'stellaris-rl[{EXTRAS[package]}]'"
