@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo cluster-demo test test-all test-browser theory simtest lint format bench lock clean
+.PHONY: help demo cluster-demo test test-all test-browser test-wheel theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ test-all: .venv/installed lint  ## the same with every test and doctest, which i
 test-browser: .venv/browser  ## the report's page in headless Chromium (Debian's packages)
 	$(BIN)/python -m pytest tests/browser
 
+test-wheel: .venv/installed  ## the wheel in empty environments: its import, and the README's blocks with the extras they name (2 minutes)
+	$(BIN)/python -m tests.wheel
+
 theory: .venv/installed  ## the papers' bounds, verified and broken (results/theory_checks/, minutes)
 	$(BIN)/python -m theory_checks --plot
 
@@ -50,7 +53,7 @@ bench: .venv/installed  ## speed, as ratios against a limit or a peer measured i
 	$(BIN)/python -m experiments benchmarks platform
 
 LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
-  --no-emit-package stellaris --custom-compile-command 'make lock' pyproject.toml
+  --no-emit-package stellaris-rl --custom-compile-command 'make lock' pyproject.toml
 
 lock:  ## resolve pyproject.toml anew into requirements.lock and requirements-browser.lock (needs uv)
 	$(LOCK) --extra dev -o requirements.lock

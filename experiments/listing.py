@@ -40,8 +40,8 @@ def _paper(entry: catalogue.Entry, papers: Sequence[str]) -> int:
 
 
 def _description(entry: catalogue.Entry) -> str:
-    """Returns the module's description, or names the package that its import lacks."""
+    """Returns the module's description; if its import lacks a package, the error, which names the extra."""
     try:
         return str(entry.load().DESCRIPTION)
     except ModuleNotFoundError as error:
-        return f"(needs {error.name}, which is not installed)"
+        return f"({error})"

@@ -6,7 +6,6 @@ import math
 import platform as machine
 import statistics
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from experiments.tasks import testbed
 from experiments.tasks.presets import PRESETS, TARGETS, Preset
 from experiments.toolkit import options, plots, progress, shell
 from experiments.toolkit.output import finite, one_run, write_rows
+from experiments.toolkit.provenance import versions
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
@@ -137,7 +137,7 @@ def _write(
         "target_return": target,
         "settings": preset.settings(),
         "testbed": testbed.facts(),
-        "versions": {name: version(name) for name in ("stellaris", "jax", "envpool", "optax")},
+        "versions": versions("stellaris", "jax", "envpool", "optax"),
         "machine": machine.platform(),
         "runs": summaries,
     }

@@ -13,7 +13,7 @@ from experiments.study.study import Size, Study, Variant
 from experiments.tasks import presets
 from experiments.tasks.presets import LEARNERS, contender
 from experiments.toolkit.statistics import estimate
-from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris import IMPACT, IMPALA, PPO, ActorCritic, staleness_aware
 from stellaris.systems import (
     AsynchronousActors,
     Budget,
@@ -110,7 +110,9 @@ SIZES = {
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns one variant per system and setting."""
-    workload, limits = presets.workload(environment), Budget(seconds=SECONDS)
+    # Rewards are scaled, as the common implementations of PPO do; the presets of the results so far do not.
+    scaled = ActorCritic(scaling_discount=PPO.discount)  # type: ignore[arg-type]
+    workload, limits = replace(presets.workload(environment), policy=scaled), Budget(seconds=SECONDS)
     return [
         Variant(contender(name, system, colour="#000000"), workload, f"{name}: {setting}", limits=limits)
         for name, settings in SETTINGS.items()

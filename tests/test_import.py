@@ -1,5 +1,6 @@
 """`import stellaris` is light, and a package that is missing is named with the extra that brings it."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -56,7 +57,7 @@ except ImportError as error:
 print(stellaris.runtime.SimulatedPlatform.__name__)
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\nRayPlatform needs ray: pip install 'stellaris[ray]'\nSimulatedPlatform\n"
+    assert run.stdout == "False\nRayPlatform needs ray: pip install 'stellaris-rl[ray]'\nSimulatedPlatform\n"
 
 
 #: Blocks packages as if they were not installed; then the lines of a test follow.
@@ -118,10 +119,58 @@ said(lambda: envs.make(configure("Pong-v5", stack_num=3), slots=1))
     assert trained == "GymnasiumEnv 64"
     assert re.fullmatch(
         r"unknown environment 'Pong-v5': .*; EnvPool, which has others, is not installed \(envpool: pip install "
-        r"'stellaris\[experiments\]'\)",
+        r"'stellaris-rl\[experiments\]'\)",
         unknown,
     )
-    assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris[experiments]'"
+    assert pool == "EnvPool's Pong-v5 needs envpool: pip install 'stellaris-rl[experiments]'"
+
+
+@pytest.mark.slow
+def test_without_envpool_the_papers_environments_are_gymnasiums() -> None:
+    """They are the same tasks; without their physics, or without what that imports, the error names the package."""
+    code = """
+import warnings
+import numpy as np
+from stellaris.acting import envs
+
+warnings.simplefilter("ignore")  # Gymnasium recommends newer versions of the environments
+for name in ("Hopper-v4", "Walker2d-v4", "Humanoid-v4"):
+    env = envs.make(name, slots=2, seed=3)
+    observation = env.reset(np.arange(2))
+    step = env.step(np.arange(2), np.zeros((2, env.spec.actions), np.float32))
+    print(type(env).__name__, env.spec.name, env.spec.actions, observation.shape, bool((step.reward != 0).all()))
+"""
+    assert without("envpool", code=code) == [
+        "GymnasiumEnv Hopper-v4 3 (2, 11) True",
+        "GymnasiumEnv Walker2d-v4 6 (2, 17) True",
+        "GymnasiumEnv Humanoid-v4 17 (2, 376) True",
+    ]
+    code = """
+import warnings
+from stellaris.acting import envs
+
+warnings.simplefilter("ignore")
+said(lambda: envs.make("Hopper-v4", slots=1))
+"""
+    for package in ("mujoco", "imageio"):
+        assert without("envpool", package, code=code) == [
+            f"environment 'Hopper-v4' needs {package}: pip install 'stellaris-rl[experiments]'"
+        ]
+
+
+def test_every_optional_package_is_tested_as_missing() -> None:
+    """What the library imports from the extras is what the tests of this file hide."""
+    imported = set()
+    for path in Path(stellaris.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported |= {name.partition(".")[0] for name in names} & EXTRAS.keys()
+    assert imported == {"envpool", *HIDDEN}
+
+
+#: What the next test hides.
+HIDDEN = ("flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors", "xarray")
 
 
 @pytest.mark.slow
@@ -129,11 +178,22 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
 import numpy as np, os
-from stellaris import ActorCritic, EnvSpec, Trace
-from stellaris.acting import envs
-from stellaris.replay import datasets
-said(lambda: ActorCritic()(EnvSpec("Own-v0", np.zeros(2), 2, True)))
+from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, replay, runtime
+from stellaris.acting import Pixels, envs
+from stellaris.replay import datasets, files
+class Own:
+    reset = step = action_space = observation_space = None
+spec, images = (EnvSpec("Own-v0", np.zeros(shape), 2, True) for shape in (2, (8, 8)))
+said(lambda: ActorCritic()(spec))
+said(lambda: Pixels()(images))
 said(lambda: envs.make("CartPole-v1", slots=1))
+said(lambda: envs.make(Own, slots=1))
+said(lambda: lab.Gymnax("Acrobot-v1"))
+said(lambda: lab.sweep(Workload(lab.CartPole()), PPO(), lab.imposed(1, actors=1, data=lab.Constant(0))))
+table = replay.init(dict(x=np.zeros(1, np.float32)), capacity=2, length=2)
+said(lambda: files.save(table, "{tmp_path}/table"))
+said(lambda: files.load("{tmp_path}/table"))
+said(lambda: runtime.RayPlatform)
 said(lambda: Trace().to_dataframe())
 said(lambda: Trace().save("{tmp_path}/x.parquet"))
 said(lambda: Trace().save("{tmp_path}/x.csv"))
@@ -142,16 +202,23 @@ said(lambda: Trace.load("{tmp_path}/x.csv"))
 said(lambda: datasets.read("{tmp_path}/x.hdf5"))
 print(os.listdir("{tmp_path}"))
 """
-    experiments = "pip install 'stellaris[experiments]'"
-    assert without("flax", "gymnasium", "pandas", "pyarrow", "h5py", code=code) == [
+    experiments = "pip install 'stellaris-rl[experiments]'"
+    assert without(*HIDDEN, code=code) == [
+        f"a network of ActorCritic or Pixels needs flax: {experiments}",
         f"a network of ActorCritic or Pixels needs flax: {experiments}",
         f"environment 'CartPole-v1' needs gymnasium: {experiments}",
+        f"environment Own needs gymnasium: {experiments}",
+        "environment 'Acrobot-v1' needs gymnax: pip install 'stellaris-rl[lab]'",
+        "lab.sweep needs xarray: pip install 'stellaris-rl[lab]'",
+        "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
+        "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
+        "RayPlatform needs ray: pip install 'stellaris-rl[ray]'",
         f"a trace's table needs pandas: {experiments}",
         f"{tmp_path}/x.parquet needs pyarrow: {experiments}",
         f"a trace's table needs pandas: {experiments}",
         f"{tmp_path}/x.parquet needs pandas: {experiments}",
         f"{tmp_path}/x.csv needs pandas: {experiments}",
-        "reading a dataset needs h5py: pip install 'stellaris[replay]'",
+        "reading a dataset needs h5py: pip install 'stellaris-rl[replay]'",
         "[]",
     ]
 
@@ -166,6 +233,6 @@ from experiments import command
 print(command.main(["stellaris-motivation"]))
 """
     assert without(package, code=code) == [
-        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris[experiments]'",
+        f"error: experiments.figures.stellaris.motivation needs {package}: pip install 'stellaris-rl[experiments]'",
         "2",
     ]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from stellaris import gae, vtrace
-from tests.test_docs import ROOT, blocks
+from tests.pages import blocks
+from tests.test_docs import ROOT
 
 SHAPES = [(1,), (5,), (1, 3), (8, 2), (9, 2), (21, 4), (7, 2, 3), (4, 0), (0, 2)]
 

@@ -7,7 +7,6 @@ import math
 import platform as machine
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from experiments.study import runs
 from experiments.tasks.presets import tuned
 from experiments.toolkit import options, plots, progress, shell
 from experiments.toolkit.output import finite, write_rows
+from experiments.toolkit.provenance import versions
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
@@ -145,7 +145,7 @@ def _write(
     record = {
         "environment": arguments.env,
         "target_return": target,
-        "versions": {name: version(name) for name in ("stellaris", "jax", "ray")},
+        "versions": versions("stellaris", "jax", "ray"),
         "machine": machine.platform(),
         "runs": summaries,
     }

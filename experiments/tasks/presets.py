@@ -60,9 +60,6 @@ ACTORS, FRAGMENT = 16, 256
 TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "CartPole-v1": 450.0}
 
 
-#: Rewards are scaled by the deviation of returns with this discount, which every algorithm here has.
-SCALING_DISCOUNT = 0.99
-
 #: The papers' Atari games (Stellaris, SC 2024; MinionsRL, AAAI 2024).
 ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
 
@@ -70,15 +67,11 @@ ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
 def workload(environment: str) -> Workload:
     """Returns the papers' workload: 16 actors of 256 steps; for Atari three frames of 84x84, MinionsRL's convolutions.
 
-    Rewards of other environments are scaled. Assumption: as the common implementations of PPO do; the papers name no
-    scaling.
-
     Atari has the usual wrappers: an episode is one life, a reward is clipped to its sign (returns shown are sums of
     these), and actions are sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers name no wrappers.
     """
     if environment not in ATARI:
-        policy = ActorCritic(scaling_discount=SCALING_DISCOUNT)
-        return Workload(environment, policy=policy, actors=ACTORS, fragment=FRAGMENT)
+        return Workload(environment, actors=ACTORS, fragment=FRAGMENT)
     game = configure(environment, stack_num=3, episodic_life=True, reward_clip=True, repeat_action_probability=0.25)
     return Workload(game, policy=Pixels("minionsrl"), actors=ACTORS, fragment=FRAGMENT)
 

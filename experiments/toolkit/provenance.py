@@ -2,11 +2,13 @@
 
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 
 import jax
 import numpy as np
+
+from stellaris import __version__
 
 
 def provenance(code: str) -> dict[str, str]:
@@ -22,12 +24,25 @@ def provenance(code: str) -> dict[str, str]:
     return {
         "commit": _commit(),
         "code": code,
-        "jax": version("jax"),
-        "numpy": version("numpy"),
+        **versions("jax", "numpy"),
         "processor": _processor(),
         "instructions": ", ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
         "devices": ", ".join(device.device_kind for device in jax.devices()),
     }
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Returns the version of each package by its name; "not installed" for a package that is missing."""
+    return {package: _version(package) for package in packages}
+
+
+def _version(package: str) -> str:
+    if package == "stellaris":  # the distribution has another name
+        return __version__
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _commit() -> str:

@@ -10,6 +10,7 @@ EXTRAS = {
     "gymnasium": "experiments",
     "gymnax": "lab",
     "h5py": "replay",
+    "imageio": "experiments",
     "matplotlib": "experiments",
     "mujoco": "experiments",
     "pandas": "experiments",
@@ -37,15 +38,26 @@ def needs(what: str) -> Iterator[None]:
       ...     raise ModuleNotFoundError("No module named 'flax'", name="flax")
       Traceback (most recent call last):
         ...
-      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris[experiments]'
+      ModuleNotFoundError: a net of butterflies needs flax: pip install 'stellaris-rl[experiments]'
     """
     try:
         yield
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        package = missing(error)
+        if package is None:
             raise
         raise ModuleNotFoundError(f"{what} needs {install(package)}", name=error.name) from error
+
+
+def missing(error: BaseException | None) -> str | None:
+    """The package of an extra whose absence is the error; None if it is another error.
+
+    Example:
+      >>> missing(ModuleNotFoundError("No module named 'flax.linen'", name="flax.linen"))
+      'flax'
+    """
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else None
+    return package if package in EXTRAS else None
 
 
 def install(package: str) -> str:
@@ -53,6 +65,6 @@ def install(package: str) -> str:
 
     Example:
       >>> install("ray")
-      "ray: pip install 'stellaris[ray]'"
+      "ray: pip install 'stellaris-rl[ray]'"
     """
-    return f"{package}: pip install 'stellaris[{EXTRAS[package]}]'"
+    return f"{package}: pip install 'stellaris-rl[{EXTRAS[package]}]'"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard, cast
 
 from stellaris._core import checks
-from stellaris._core.extras import install, needs
+from stellaris._core.extras import install, missing, needs
 from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
 from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
 from stellaris.acting.jax_env import JaxEnvironment, JaxVectorEnv
@@ -95,11 +95,11 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
       The environment; reset its slots before stepping them.
 
     Raises:
-      ModuleNotFoundError: without Gymnasium, or without EnvPool for an environment of `configure`; the message names
-        the extra.
+      ModuleNotFoundError: without Gymnasium, without EnvPool for an environment of `configure`, or without the
+        physics of Gymnasium's environment; the message names the extra.
       TypeError: if `environment` is neither a name nor callable, the object made is not an environment, or a number is
         not whole.
-      ValueError: if neither library knows the name, a dependency of the environment is not installed, its observations
+      ValueError: if neither library knows the name, a package that no extra has is not installed, its observations
         are not arrays of numbers, its actions are neither discrete nor a box of floats, or a number is out of range.
 
     Example:
@@ -173,9 +173,11 @@ def _named(name: str, *, slots: int, seed: int, threads: int) -> VectorEnv:
         if name in gymnasium.registry or ":" in name:
             return GymnasiumEnv(name, functools.partial(gymnasium.make, name), slots=slots, seed=seed)
     except (ImportError, gymnasium.error.Error) as error:
+        if package := missing(error) or missing(error.__cause__):  # Gymnasium's own error has the import's as its cause
+            raise ModuleNotFoundError(f"environment {name!r} needs {install(package)}", name=package) from error
         raise ValueError(f"environment {name!r} cannot be made: {error} ({_suggest(name, pools)})") from error
-    missing = "" if pools else f"; EnvPool, which has others, is not installed ({install('envpool')})"
-    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*pools, *gymnasium.registry])}{missing}")
+    others = "" if pools else f"; EnvPool, which has others, is not installed ({install('envpool')})"
+    raise ValueError(f"unknown environment {name!r}: {_suggest(name, [*pools, *gymnasium.registry])}{others}")
 
 
 def _pools() -> list[str]:

@@ -2,7 +2,7 @@
 
 Every function is pure and compiles into a training step; a function that changes a table donates the table's buffers.
 `sharded` has the same functions for a table spread over the devices of a mesh, `files` saves and loads tables, and
-`datasets` reads offline datasets; the last two need `pip install 'stellaris[replay]'`.
+`datasets` reads offline datasets; the last two need `pip install 'stellaris-rl[replay]'`.
 """
 
 from stellaris.replay import datasets as datasets

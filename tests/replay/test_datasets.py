@@ -382,5 +382,5 @@ def test_a_damaged_chunk_names_its_dataset(tmp_path):
 def test_without_h5py_the_error_names_the_extra(tmp_path, monkeypatch):
     path = write_d4rl(tmp_path / "a.hdf5")
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(ImportError, match=r"pip install 'stellaris\[replay\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'stellaris-rl\[replay\]'"):
         datasets.read(path)

@@ -488,5 +488,5 @@ def test_without_safetensors_the_error_names_the_extra(tmp_path, monkeypatch):
     """Importing the module needs neither it nor h5py."""
     monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
     for call in (lambda: save(table_of(0), tmp_path), lambda: load(tmp_path)):
-        with pytest.raises(ImportError, match=r"pip install 'stellaris\[replay\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'stellaris-rl\[replay\]'"):
             call()

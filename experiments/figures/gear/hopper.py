@@ -10,7 +10,6 @@ import platform as machine
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from experiments.figures.gear.playing import play
 from experiments.study import runs
 from experiments.tasks import presets
 from experiments.toolkit import options, output, plots, progress, shell
+from experiments.toolkit.provenance import versions
 from stellaris import PPO
 from stellaris._core.describe import describe
 from stellaris.acting import envs
@@ -378,7 +378,7 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
         "preset": describe(preset),
         "seeds": [outcome.seed for outcome in outcomes],
         "seconds": [outcome.seconds for outcome in outcomes],
-        "versions": {name: version(name) for name in ("stellaris", "jax", "flax", "envpool")},
+        "versions": versions("stellaris", "jax", "flax", "envpool"),
         "machine": machine.platform(),
     }
     with atomic_write(out / "summary.json") as file:

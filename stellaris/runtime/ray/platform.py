@@ -68,7 +68,7 @@ class RayPlatform(EnginePlatform):
         started.
 
     Raises:
-      ImportError: if Ray is not installed: `pip install 'stellaris[ray]'`.
+      ImportError: if Ray is not installed: `pip install 'stellaris-rl[ray]'`.
       RuntimeError: if making a provisioned container takes longer than `hang_after`.
       TypeError: if a value of `functions` is not a `FunctionSpec`.
       ValueError: if an argument is out of its range, or no node could ever hold a function's containers.

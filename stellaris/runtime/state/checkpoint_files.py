@@ -10,10 +10,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from stellaris import __version__
 from stellaris.runtime.files import sync
 from stellaris.runtime.state.codec import CheckpointError, Snapshot
 
@@ -121,15 +121,11 @@ def origin() -> dict[str, Any]:
 
     A checkpoint holds internal state, which another version of stellaris may interpret differently.
     """
-    try:
-        version = metadata.version("stellaris")
-    except metadata.PackageNotFoundError:
-        version = "not installed"
     root, sources = Path(__file__).parents[2], hashlib.sha256()
     # The files are sorted, because file systems list files in different orders.
     for path in sorted(root.rglob("*.py")):
         sources.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return {"format": FORMAT, "stellaris": version, "sources": sources.hexdigest()[:16]}
+    return {"format": FORMAT, "stellaris": __version__, "sources": sources.hexdigest()[:16]}
 
 
 def _write_json(path: Path, content: Any) -> None:

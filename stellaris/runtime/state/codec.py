@@ -392,7 +392,10 @@ class _Reader:
                 if value.dtype != array.dtype:
                     raise ValueError(f"an array has dtype {array.dtype}: enable jax_enable_x64, as when it was saved")
                 if weak:
-                    value.aval = value.aval.update(weak_type=True)  # as JAX does when it unpickles an array
+                    make, (*parts, kinds) = (
+                        value.__reduce__()
+                    )  # pickle is JAX's only way to make weak arrays of any dtype
+                    value = make(*parts, kinds | {"weak_type": True})
                 return value
             case "generator", str(name), [dict(state)]:
                 bits: Any = _BIT_GENERATORS[name](0)

@@ -6,6 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+import stellaris
 from experiments.toolkit import provenance
 
 
@@ -15,6 +18,12 @@ def test_of_this_checkout():
     assert of["code"] == "abc"
     assert all(isinstance(value, str) and value for value in of.values())
     assert json.loads(json.dumps(of)) == of
+
+
+def test_the_version_of_a_missing_package():
+    """It is said to be missing, and fails nothing; the library's own version is known even if it is not installed."""
+    of = provenance.versions("stellaris", "pytest", "no-such-package")
+    assert of == {"stellaris": stellaris.__version__, "pytest": pytest.__version__, "no-such-package": "not installed"}
 
 
 def test_the_commit(tmp_path):

@@ -218,9 +218,9 @@ def test_arrays_with_any_layout_and_weak_types() -> None:
         loaded = again(array)
         assert same(loaded, np.array(array))
         loaded[0] = 7
-    weak = jnp.asarray(2.0)
-    assert weak.weak_type
-    assert same(again(weak), weak)
+    for weak in (jnp.asarray(2.0), jnp.asarray(3) * jnp.ones((), bool), jnp.broadcast_to(jnp.asarray(1j), (2, 3))):
+        assert weak.weak_type
+        assert same(again(weak), weak)
 
 
 def test_float64_needs_x64() -> None:
