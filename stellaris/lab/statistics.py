@@ -1,7 +1,8 @@
 """Running statistics of observations and returns in a compiled program: in float64, like those on the host."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +10,17 @@ import jax.numpy as jnp
 from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.types import Tree
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def wide(function: Callable[..., T]) -> Callable[..., T]:
+def wide(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a function compute in float64, even if the rest of the program computes in float32."""
 
-    def within(*arguments: Any) -> T:
+    @functools.wraps(function)
+    def within(*args: P.args, **kwargs: P.kwargs) -> T:
         with jax.enable_x64(True):
-            return function(*arguments)
+            return function(*args, **kwargs)
 
     return within
 
