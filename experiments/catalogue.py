@@ -135,6 +135,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "5", "paper": "200"},
         kind="study",
     ),
+    "minionsrl-ceiling": Entry(
+        "figures.minionsrl.ceiling",
+        f"{MINIONSRL}, the gap that a scheduler could close",
+        {"smoke": "2", "small": "240"},
+        kind="figure",
+    ),
     "minionsrl-finetuning": Entry(
         "figures.minionsrl.finetuning",
         f"{MINIONSRL}, Figure 9",

@@ -8,6 +8,8 @@ from stellaris.lab.imposed import Maximum as Maximum
 from stellaris.lab.imposed import Sawtooth as Sawtooth
 from stellaris.lab.imposed import imposed as imposed
 from stellaris.lab.recorded import recorded as recorded
+from stellaris.lab.rounds import Played as Played
+from stellaris.lab.rounds import Rounds as Rounds
 from stellaris.lab.schedule import Schedule as Schedule
 from stellaris.lab.sweep import mean_return as mean_return
 from stellaris.lab.sweep import sweep as sweep

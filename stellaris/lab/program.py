@@ -16,6 +16,7 @@ from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm, gradient, update
 from stellaris.lab import statistics
 from stellaris.lab.plan import Plan, Sizes
+from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.schedule import NONE
 from stellaris.types import Array, Trajectory, Tree
 
@@ -187,27 +188,9 @@ class Program:
         there = where < self.sizes.slots
         slots = jax.tree.map(lambda x: jnp.take(x, where, axis=0, mode="clip"), carry.slots)
         fresh = jax.vmap(functools.partial(jax_env.start, env))(keys.seed + where, starts)
-        slots = _where(starts != NONE, fresh, slots)
+        slots = chosen(starts != NONE, fresh, slots)
         noise_keys = jax.vmap(lambda n: jax.random.fold_in(keys.noise, n))(plan.wave_noise[i])
-        noise = jnp.moveaxis(jax.vmap(lambda key: policy.noise(key, self.length))(noise_keys), 1, 0)
-
-        def step(slots: Slot, noise: jax.Array) -> tuple[Slot, tuple[Any, ...]]:
-            action, log_prob = policy.act(version, slots.observation, noise)
-            after, stepped = jax.vmap(functools.partial(jax_env.advance, env))(slots, action)
-            return after, (slots.observation, action, log_prob, stepped)
-
-        slots, (observation, action, log_prob, stepped) = jax.lax.scan(step, slots, noise)
-        observation = jax.tree.map(lambda x, last: jnp.concatenate([x, last[None]]), observation, slots.observation)
-        columns = Trajectory(
-            observation=observation,
-            action=action,
-            reward=stepped.reward,
-            terminated=stepped.terminated,
-            valid=stepped.valid,
-            log_prob=log_prob,
-            value=policy.apply(version, observation)[1],
-            version=jnp.full(log_prob.shape, plan.wave_version[i]),
-        )
+        slots, columns, stepped = sample(env, policy, version, plan.wave_version[i], slots, noise_keys, self.length)
         finished = stepped.finished & there
         tally = _Tally(
             tally.steps + jnp.int32(self.length) * jnp.sum(there, dtype=jnp.int32),
@@ -334,15 +317,6 @@ class Program:
 def _each(until: Array, number: jax.Array, state: Any, body: Any) -> Any:
     """Calls `body` with each row of a table that belongs to update `number`."""
     return jax.lax.fori_loop(until[number], until[number + 1], body, state)
-
-
-def _where(condition: jax.Array, one: Tree, other: Tree) -> Tree:
-    """Chooses rows of two trees by a condition `[n]`."""
-
-    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.where(condition.reshape(-1, *[1] * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(choose, one, other)
 
 
 def _scalars(metrics: dict[str, Any]) -> dict[str, jax.Array]:

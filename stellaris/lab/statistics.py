@@ -1,7 +1,8 @@
 """Running statistics of observations and returns in a compiled program: in float64, like those on the host."""
 
+import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,27 +10,29 @@ import jax.numpy as jnp
 from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.types import Tree
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _wide(function: Callable[..., T]) -> Callable[..., T]:
+def wide(function: Callable[P, T]) -> Callable[P, T]:
     """Makes a function compute in float64, even if the rest of the program computes in float32."""
 
-    def within(*arguments: Any) -> T:
+    @functools.wraps(function)
+    def within(*args: P.args, **kwargs: P.kwargs) -> T:
         with jax.enable_x64(True):
-            return function(*arguments)
+            return function(*args, **kwargs)
 
     return within
 
 
-@_wide
+@wide
 def empty(statistics: Statistics) -> Statistics:
     """The empty statistics that `Policy.statistics()` gives, as arrays on the device."""
     zeros: Statistics = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float64), statistics)
     return zeros
 
 
-@_wide
+@wide
 def discounted(before: jax.Array, reward: jax.Array, valid: jax.Array, discount: float) -> jax.Array:
     """The discounted returns `[T, n]` of episodes up to each step, float64; 0 where a step only resets.
 
@@ -49,7 +52,7 @@ def discounted(before: jax.Array, reward: jax.Array, valid: jax.Array, discount:
     return returns
 
 
-@_wide
+@wide
 def of_returns(returns: jax.Array, valid: jax.Array) -> Statistics:
     """The statistics of the discounted returns `[T, n]` of valid steps, as `Statistics.of_returns`."""
     count = jnp.sum(valid, dtype=jnp.float64)
@@ -57,25 +60,38 @@ def of_returns(returns: jax.Array, valid: jax.Array) -> Statistics:
     return Statistics(count, mean, jnp.sum(jnp.where(valid, jnp.square(returns - mean), 0.0)))
 
 
-@_wide
-def observed(observation: Tree, like: Statistics, returns: Statistics | None = None) -> Statistics:
-    """The statistics of observations `[n, *obs]`; arrays without a mean in `like` are left out."""
+@wide
+def observed(
+    observation: Tree, like: Statistics, returns: Statistics | None = None, *, present: jax.Array | None = None
+) -> Statistics:
+    """The statistics of observations `[n, *obs]`; arrays without a mean in `like` are left out.
+
+    Args:
+      observation: the observations.
+      like: statistics of the same structure.
+      returns: statistics of returns, which the result gets.
+      present: False for an observation that is padding, bool `[n]`; None without padding.
+    """
     leaves = jax.tree.leaves(observation)
-    count = jnp.float64(leaves[0].shape[0])
+    count = jnp.float64(leaves[0].shape[0]) if present is None else jnp.sum(present, dtype=jnp.float64)
     if not jax.tree.leaves(like.mean):
         return Statistics(count, like.mean, like.m2, returns)
+
+    def total(x: jax.Array) -> jax.Array:
+        return jnp.sum(x, axis=0, where=None if present is None else present.reshape(-1, *[1] * (x.ndim - 1)))
+
     wide = jax.tree.map(
         lambda mean, x: None if mean is None else x.astype(jnp.float64),
         like.mean,
         observation,
         is_leaf=lambda mean: mean is None,
     )
-    mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), wide)
-    m2 = jax.tree.map(lambda x, mean: jnp.sum(jnp.square(x - mean), axis=0), wide, mean)
+    mean = jax.tree.map(lambda x: total(x) / count, wide)
+    m2 = jax.tree.map(lambda x, mean: total(jnp.square(x - mean)), wide, mean)
     return Statistics(count, mean, m2, returns)
 
 
-@_wide
+@wide
 def merged(one: Statistics, other: Statistics) -> Statistics:
     """The statistics of the observations, and of the returns, of both."""
     count = one.count + other.count
@@ -87,7 +103,7 @@ def merged(one: Statistics, other: Statistics) -> Statistics:
     return Statistics(count, mean, m2, returns)
 
 
-@_wide
+@wide
 def normaliser(statistics: Statistics) -> Normaliser:
     """The affine map of `Statistics.normaliser`: the identity with fewer than two observations."""
     few = statistics.count < 2

@@ -32,7 +32,7 @@ MOST = 2**16
 #: Largest size in bytes of a file's header, and of the header of one of its arrays.
 _HEADER = 2**16
 #: States are clipped to this magnitude, so that their squares can still be summed in single precision.
-_FAR = 1e15
+FAR = 1e15
 
 
 class SchedulerError(ValueError):
@@ -238,7 +238,7 @@ def observed(states: Sequence[State]) -> NDArray:
       [[1.0e+00 0.0e+00 1.0e+15 0.0e+00 0.0e+00 0.0e+00 2.5e+00 1.0e+00]]
     """
     numbers = np.nan_to_num(np.array(states, np.float64))
-    return np.clip(numbers, -_FAR, _FAR).astype(np.float32)
+    return np.clip(numbers, -FAR, FAR).astype(np.float32)
 
 
 @functools.cache

@@ -123,7 +123,9 @@ def batch_of(
     # The rows of `indices` are counted before items without transitions are removed, so that all batches of one width
     # are padded to the same number of rows.
     rows = None if width is None else len(indices)
-    if width is not None and len(fragments) < width:
+    # A minibatch with room for the whole batch keeps an epoch to itself: the batch then has as many gradients as
+    # epochs, whatever its number of fragments.
+    if width is not None and len(fragments) < width and indices.shape[1] < len(unseen):
         indices = _without_empty(indices, unseen)
     # The sample is of the trajectory without padding, because policies are compared on observed states.
     sample = _sample(trajectory.observation, width or len(fragments))

@@ -185,6 +185,7 @@ class Made:
                 raise self.instead[self.runs]
         platform.close()
         self.runs += 1
+        return mock.Mock(policy=None)
 
 
 @pytest.fixture

@@ -159,6 +159,16 @@ def test_the_epochs_of_a_wider_batch_follow_one_another(tiny_session: Session) -
     assert len({tuple(epoch.tolist()) for epoch in epochs}) == 3  # each in an order of its own
 
 
+@pytest.mark.parametrize("fragments", [1, 3, 8])
+def test_a_batch_that_fits_into_a_minibatch_has_a_gradient_an_epoch(fragments: int, tiny_session: Session) -> None:
+    """Whatever its number of fragments, as without a scheduler; each gradient is of all transitions."""
+    data = batch(PPO(epochs=3, minibatch_size=T * WIDE), tiny_session, fragments=fragments, width=WIDE)
+    transitions = set(np.flatnonzero(data.unseen).tolist())
+    assert len(transitions) == fragments * (T - 1)
+    assert [transitions <= set(row.tolist()) for row in data.indices] == [True] * 3
+    assert [data.learn(row) for row in data.indices] == [len(transitions), 0, 0]
+
+
 @pytest.mark.parametrize("name", ["ppo", "impact"])
 def test_a_wider_batch_has_the_same_samples(name: str, tiny_session: Session) -> None:
     """With the same advantages, standardised over what is valid alone; its statistics are of the fragments alone."""

@@ -10,7 +10,7 @@ from stellaris.runtime.functions import Function
 
 #: Folded into the root key before a container's number. No invocation has this number, so that a container's key
 #: differs from the keys of all invocations.
-_CONTAINERS = 2**32 - 1
+CONTAINERS = 2**32 - 1
 
 
 def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
@@ -62,6 +62,6 @@ def initialise(program: Function, context: BodyContext) -> None:
         if program.init is not None:
             # The key follows from the container's number and not from the invocation's, so that `init` and the first
             # body draw different numbers.
-            keys = jax.random.fold_in(context.root_key, _CONTAINERS)
+            keys = jax.random.fold_in(context.root_key, CONTAINERS)
             container.state = program.init(container.slot, jax.random.fold_in(keys, container.number))
         container.initialised = True

@@ -1,0 +1,352 @@
+"""Runs of MinionsRL, many at a time in one compiled program, with the durations of a simulated platform."""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from stellaris._core import checks
+from stellaris.acting.envs import is_jax
+from stellaris.acting.policies import Policy, PolicyVersion
+from stellaris.acting.rollout import fragment_bytes
+from stellaris.algorithms import PPO
+from stellaris.lab.rounds.draws import draws_of
+from stellaris.lab.rounds.program import ACTOR, LEARNER, Ending, Given, Keys, Program, Row
+from stellaris.lab.shapes import shapes_of
+from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.delays import Constant, Measured
+from stellaris.runtime.engine.execution import CONTAINERS
+from stellaris.runtime.functions import FunctionSpec
+from stellaris.runtime.references import size
+from stellaris.scheduling.learned import Learned
+from stellaris.scheduling.rules import Fixed, Maximum, Stepped
+from stellaris.scheduling.scheduler import State, decide_actors
+from stellaris.systems.history import Row as HistoryRow
+from stellaris.systems.rounds import Scheduled
+from stellaris.systems.session import Keys as SessionKeys
+from stellaris.systems.workload import Budget, Workload
+from stellaris.types import NDArray
+
+#: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
+#: themselves, of which the last also holds for all later rounds.
+Decider: TypeAlias = Learned | Fixed | Maximum | Stepped | Sequence[int]
+
+
+class Played(NamedTuple):
+    """The results of `n` runs; columns are `[n, R]`, and a run's columns beyond its last round are NaN or 0."""
+
+    rounds: NDArray  #: int32 `[n]`: the number of rounds of each run.
+    over: NDArray  #: bool `[n]`: whether a limit of the budget ended the run; otherwise it had the most rounds.
+    reached: NDArray  #: bool `[n]`: whether its last episodes had the target return.
+    rows: Row  #: the columns of the histories; `costs` is `[n, R, S]`.
+    policy: PolicyVersion  #: the last version of each run, `[n, ...]`.
+    sheets: tuple[str, ...]  #: names of the price sheets.
+
+    def history(self, run: int) -> list[HistoryRow]:
+        """Returns the history of a run, with the columns that schedulers and their training need."""
+        return [self._row(run, k) for k in range(int(self.rounds[run]))]
+
+    def _row(self, run: int, k: int) -> HistoryRow:
+        columns = {name: column[run, k].item() for name, column in self.rows._asdict().items() if name != "costs"}
+        if math.isnan(columns["round_return"]):  # as in the history of `train`, if no episode ended in the round
+            del columns["round_return"]
+        costs = {f"cost_{name}": cost.item() for name, cost in zip(self.sheets, self.rows.costs[run, k], strict=True)}
+        return {"round": k + 1, "version": k + 1, **columns, **costs}
+
+    def last(self, column: str) -> NDArray:
+        """Returns a column of `rows` at the end of every run, `[n]`, or `[n, S]` for `costs`."""
+        ends: NDArray = getattr(self.rows, column)[np.arange(len(self.rounds)), self.rounds - 1]
+        return ends
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """MinionsRL on a deployment, as one compiled program in which the scheduler decides.
+
+    A run is that of `train(MinionsRL(algorithm, scheduler, prewarm), workload, platform=SimulatedPlatform(functions,
+    seed=seed), budget=budget, prices=prices, seed=seed)`: the same decisions, environments, actions, minibatches,
+    durations and bills, up to rounding. Programs are compiled when they are first used, and kept.
+
+    Args:
+      workload: a workload whose environment is written in JAX.
+      algorithm: PPO's settings.
+      functions: the specifications of `actor` and `learner`.
+      prices: price sheets; `budget.cost` limits the cost under the first.
+      budget: the limits of a run.
+      most: the largest number of rounds. A run that has not ended then is not `over`.
+      prewarm: whether containers are prewarmed in the first round.
+
+    Raises:
+      LookupError: if `actor` or `learner` is missing.
+      TypeError: if the environment is not written in JAX, or the algorithm is not PPO.
+      ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
+        queueing time of actors that varies, provisioned containers, a time-out, or fewer containers than actors; or if
+        a budget of cost has no prices.
+
+    Example:
+      >>> from stellaris import ActorCritic
+      >>> from stellaris.lab import CartPole
+      >>> rounds = Rounds(
+      ...     Workload(CartPole(), ActorCritic(hidden=(8,)), actors=4, fragment=16),
+      ...     PPO(epochs=1, minibatch_size=64),
+      ...     {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))},
+      ...     budget=Budget(steps=16 * 8),
+      ...     most=8,
+      ... )
+      >>> played = rounds.play([Fixed(2), Stepped(4, -3, every=1)], seeds=[0, 0])
+      >>> [column.tolist() for column in (played.rounds, played.rows.actors[1, :5])]
+      [[4, 5], [4, 1, 1, 1, 1]]
+      >>> print(played.last("seconds").round(2))
+      [1.04 1.3 ]
+    """
+
+    workload: Workload
+    algorithm: PPO
+    functions: Mapping[str, FunctionSpec]
+    prices: Sequence[PriceSheet] = ()
+    budget: Budget = field(kw_only=True)
+    most: int = field(kw_only=True)
+    prewarm: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.whole(at_least=1, most=self.most)
+        _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
+
+    def play(
+        self, schedulers: Decider | Sequence[Decider], seeds: Sequence[int], *, block: int | None = None
+    ) -> Played:
+        """Plays one run for each seed.
+
+        Args:
+          schedulers: the scheduler of every run, or one for each run.
+          seeds: the seed of each run, and of its platform.
+          block: the largest number of runs at a time; by default 4 on a CPU, because the runs of a block wait for the
+            longest of them, and 256 on another device.
+
+        Returns:
+          The results, in the order of the seeds.
+
+        Raises:
+          FloatingPointError: if parameters became infinite or NaN; the message names the seeds.
+          TypeError: if a scheduler is not one of `Decider`.
+          ValueError: if there are not as many schedulers as seeds, a decision is not in [1, actors], a learned
+            scheduler lacks a budget of cost or was made for another number of actors, or the first round of a run cost
+            more than the budget.
+        """
+        for seed in seeds:
+            checks.seed(seed=seed)
+        block = (4 if jax.default_backend() == "cpu" else 256) if block is None else block
+        checks.whole(at_least=1, block=block)
+        deciders = _each(schedulers, len(seeds))
+        runs = [self._decisions(one) for one in deciders]
+        results: dict[int, Any] = {}
+        for members, width in _blocks(runs, self.workload.actors, block):
+            padded = members + members[-1:] * (min(block, len(seeds)) - len(members))
+            given = _stacked([self._given(runs[i], seeds[i], width) for i in padded])
+            rows, ending = jax.device_get(self._program(width)(given))
+            for place, i in enumerate(members):
+                results[i] = jax.tree.map(lambda x, place=place: x[place], (rows, ending))
+        rows, ending = jax.tree.map(lambda *of: np.stack(of), *[results[i] for i in range(len(seeds))])
+        self._check_results(rows, ending, seeds)
+        sheets = tuple(sheet.name for sheet in self.prices)
+        return Played(ending.rounds, ending.over, ending.reached, rows, ending.version, sheets)
+
+    def histories(self, scheduler: Decider, seeds: Sequence[int]) -> list[list[HistoryRow]]:
+        """Plays one run for each seed; returns the histories, as `scheduling.training.train_scheduler` needs them."""
+        played = self.play(scheduler, seeds)
+        return [played.history(run) for run in range(len(seeds))]
+
+    # ---- the inputs of a program -----------------------------------------------------------------------------------
+
+    def _decisions(self, decider: Decider) -> "Learned | NDArray":
+        """Returns a learned scheduler, or the number of actors in each round, int32 `[R]`."""
+        actors = self.workload.actors
+        if isinstance(decider, Learned):
+            if decider.most != actors or not math.isfinite(self.budget.cost):
+                decider.decide(
+                    [State(1, *[0.0] * 7)._replace(budget=self.budget.cost)], most=actors, key=jax.random.key(0)
+                )
+            return decider
+        if isinstance(decider, Fixed | Maximum | Stepped):
+            states = ([State(k, *[0.0] * 7)] for k in range(1, self.most + 1))
+            key = jax.random.key(0)  # these rules do not use it
+            return np.array([decide_actors(decider, state, most=actors, key=key) for state in states], np.int32)
+        numbers = list(decider)[: self.most]
+        checks.whole(at_least=1, **{f"schedule[{k}]": number for k, number in enumerate(numbers)})
+        if not numbers or max(numbers) > actors:
+            raise ValueError(f"schedule={numbers} must have at least one number, and none above actors={actors}")
+        return np.array(numbers + numbers[-1:] * (self.most - len(numbers)), np.int32)
+
+    def _given(self, decisions: "Learned | NDArray", seed: int, width: int) -> Given:
+        """Returns the inputs of a run."""
+        keys = SessionKeys.of(seed)
+        fragments = self.most * width
+        if math.isfinite(self.budget.steps):
+            fragments = min(fragments, math.ceil(self.budget.steps / self.workload.fragment) + width)
+        containers = jax.random.fold_in(jax.random.key(seed), CONTAINERS)
+        schedule, scheduler = (
+            (np.zeros(0, np.int32), decisions.version) if isinstance(decisions, Learned) else (decisions, None)
+        )
+        return Given(
+            params=jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params),
+            keys=Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)),
+            draws={
+                name: draws_of(name, self.functions[name], seed, count)
+                for name, count in ((ACTOR, fragments), (LEARNER, self.most))
+            },
+            schedule=schedule,
+            scheduler=scheduler,
+        )
+
+    # ---- programs --------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _policy(self) -> Policy:
+        return self.workload.make_policy(self.workload.environment.spec)  # type: ignore[union-attr]
+
+    @functools.cached_property
+    def _programs(self) -> dict[int, Any]:
+        return {}
+
+    def _program(self, width: int) -> Any:
+        """Returns the program of blocks of runs in which at most `width` actors sample in a round."""
+        if width not in self._programs:
+            workload, policy, algorithm = self.workload, self._policy, self.algorithm
+            params = policy.init(jax.random.key(0))
+            opt_state = algorithm.optimizer().init(params)
+            version = size(PolicyVersion(params, policy.statistics().normaliser()))
+            wide = Scheduled(Maximum()).width
+            batches = [
+                shapes_of(algorithm, policy, workload.fragment, wide(fragments, workload.actors)).nbytes
+                for fragments in range(1, width + 1)
+            ]
+            program = Program(
+                env=workload.environment,  # type: ignore[arg-type]
+                policy=policy,
+                algorithm=algorithm,
+                functions=self.functions,
+                prices=self.prices,
+                prewarm=self.prewarm,
+                actors=workload.actors,
+                most=width,
+                length=workload.fragment,
+                rounds=self.most,
+                steps=self.budget.steps,
+                cost=self.budget.cost,
+                target=self.budget.target_return,
+                window=self.budget.window,
+                # Each fetches the version. An actor is also sent the number of its noise, a learner its batch and the
+                # optimizer's state; it sends back the parameters and that state.
+                actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
+                learner_bytes=[version + size(opt_state) + batch + size((params, opt_state)) for batch in batches],
+            )
+            self._programs[width] = jax.jit(jax.vmap(program.run))
+        return self._programs[width]
+
+    def _check_results(self, rows: Row, ending: Ending, seeds: Sequence[int]) -> None:
+        wrong = [seed for seed, finite in zip(seeds, ending.finite, strict=True) if not finite]
+        if wrong:
+            raise FloatingPointError(
+                f"parameters are not finite in the runs of the seeds {wrong}: lower the learning rate"
+            )
+        if self.prices:
+            dear = np.flatnonzero(rows.costs[:, 0, 0] > self.budget.cost)
+            if len(dear):
+                raise ValueError(
+                    f"budget.cost={self.budget.cost:g}: the first round of seed {seeds[dear[0]]} cost "
+                    f"{rows.costs[dear[0], 0, 0]:g} under {self.prices[0].name!r}; raise the budget or use fewer actors"
+                )
+
+
+def _each(schedulers: Any, count: int) -> list[Any]:
+    """Returns the scheduler of each run."""
+    if isinstance(schedulers, Learned | Fixed | Maximum | Stepped):
+        return [schedulers] * count
+    if not isinstance(schedulers, Sequence | np.ndarray) or isinstance(schedulers, str):
+        raise TypeError(
+            f"schedulers={schedulers!r}: expected a Learned, Fixed, Maximum or Stepped scheduler, the number of actors "
+            "in each round, or a list of these"
+        )
+    if all(np.ndim(one) == 0 and not isinstance(one, Learned | Fixed | Maximum | Stepped) for one in schedulers):
+        return [list(map(int, schedulers))] * count
+    if len(schedulers) != count:
+        raise ValueError(f"there are {len(schedulers)} schedulers and {count} seeds: give one scheduler for each seed")
+    return [_each(one, 1)[0] for one in schedulers]
+
+
+def _blocks(runs: Sequence["Learned | NDArray"], actors: int, block: int) -> list[tuple[list[int], int]]:
+    """Groups runs that share a program into blocks; returns the places of each block's runs, and its width.
+
+    The width is the largest number of actors in a round, rounded up to a power of two: the program samples as many
+    fragments in every round, so runs of few actors do not share a program with runs of many.
+    """
+    groups: dict[tuple[bool, int], list[int]] = {}
+    for i, one in enumerate(runs):
+        learned = isinstance(one, Learned)
+        width = actors if isinstance(one, Learned) else min(actors, 1 << (int(one.max()) - 1).bit_length())
+        groups.setdefault((learned, width), []).append(i)
+    return [(group[i : i + block], width) for (_, width), group in groups.items() for i in range(0, len(group), block)]
+
+
+def _stacked(given: Sequence[Given]) -> Given:
+    """Stacks the inputs of runs, with durations in float64."""
+
+    def stack(*leaves: Any) -> Any:
+        return (np if isinstance(leaves[0], np.ndarray) else jnp).stack(leaves)
+
+    with jax.enable_x64(True):
+        stacked: Given = jax.device_put(jax.tree.map(stack, *given))
+    return stacked
+
+
+def _check(
+    workload: Workload,
+    algorithm: Any,
+    functions: Mapping[str, FunctionSpec],
+    prices: Sequence[PriceSheet],
+    budget: Budget,
+) -> None:
+    """Raises unless compiled rounds support these settings."""
+    if not is_jax(workload.environment):
+        raise TypeError(
+            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
+        )
+    if not isinstance(algorithm, PPO):
+        raise TypeError(f"algorithm={algorithm!r}: compiled rounds support PPO only")
+    if workload.restart:
+        raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
+    if workload.steps_at_once != workload.fragment:
+        raise ValueError(
+            f"refresh={workload.refresh} is not supported: actors of a round have one version; leave it out"
+        )
+    if math.isfinite(budget.seconds):
+        raise ValueError(f"budget.seconds={budget.seconds} is not supported, because it ends a run within a round")
+    if math.isfinite(budget.cost) and not prices:
+        raise ValueError(f"budget.cost={budget.cost} needs prices: pass prices=[sheet]")
+    for name, most in ((ACTOR, workload.actors), (LEARNER, 1)):
+        if name not in functions:
+            raise LookupError(f"function {name!r} is not specified: functions has {sorted(functions)}")
+        _check_function(name, functions[name], most)
+
+
+def _check_function(name: str, spec: FunctionSpec, most: int) -> None:
+    """Raises unless compiled rounds support this function."""
+    if isinstance(spec.compute, Measured):
+        raise ValueError(f"the compute time of {name!r} is Measured, which cannot be drawn: pass a distribution")
+    if name == ACTOR and not isinstance(spec.queueing, Constant):
+        raise ValueError(
+            f"queueing={spec.queueing!r} of 'actor' varies, so that an actor could reuse a container of its own round, "
+            "which is not supported: pass a Constant"
+        )
+    if spec.provisioned or spec.timeout is not None:
+        raise ValueError(
+            f"provisioned={spec.provisioned}, timeout={spec.timeout} of {name!r}: not supported, leave both out"
+        )
+    limits = [limit for limit in (spec.max_concurrency, spec.reserved_concurrency) if limit is not None]
+    if limits and min(limits) < most:
+        raise ValueError(f"a limit of {min(limits)} on {name!r} is below the {most} of a round: raise it")
