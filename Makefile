@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo cluster-demo test test-all test-browser test-wheel theory simtest lint format bench lock clean
+.PHONY: help demo cluster-demo test test-all test-browser test-wheel test-oldest theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,9 +15,9 @@ cluster-demo: .venv/installed  ## CartPole learned twice on a Ray cluster of two
 	$(BIN)/python -m experiments cluster
 
 # Most of the tests' time is compiling: what one worker, or an earlier run, has compiled is not compiled again.
-test test-all test-browser: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
-test test-all test-browser: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
-test test-all test-browser: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
+test test-all test-browser test-oldest: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
+test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
+test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
 test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
@@ -30,6 +30,13 @@ test-browser: .venv/browser  ## the report's page in headless Chromium (Debian's
 
 test-wheel: .venv/installed  ## the wheel in empty environments: its import, and the README's blocks with the extras they name (2 minutes)
 	$(BIN)/python -m tests.wheel
+
+# Warnings are no errors there, and jaxtyping checks no shapes: its oldest version cannot check what a conftest imports.
+test-oldest: build/oldest/installed  ## pure functions, runtime and systems on the oldest packages that pyproject.toml admits (4 minutes)
+	build/oldest/bin/python -m pytest -n 2 --dist worksteal -m "not slow" -o addopts= -W default -q \
+	  tests/_core tests/aggregation tests/algorithms tests/corrections tests/runtime tests/systems \
+	  tests/test_di[as]*.py tests/test_import.py tests/test_losses*.py tests/test_numerics.py tests/test_oracles.py \
+	  tests/test_pacing.py tests/test_returns*.py tests/test_types.py
 
 theory: .venv/installed  ## the papers' bounds, verified and broken (results/theory_checks/, minutes)
 	$(BIN)/python -m theory_checks --plot
@@ -59,8 +66,8 @@ lock:  ## resolve pyproject.toml anew into requirements.lock and requirements-br
 	$(LOCK) --extra dev -o requirements.lock
 	$(LOCK) --extra browser -c requirements.lock -o requirements-browser.lock
 
-clean:  ## remove the environment and the caches (results stay)
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean:  ## remove the environments and the caches (results stay)
+	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is written last, so that an installation that was cut off is taken up again.
 .venv/installed: requirements.lock pyproject.toml
@@ -73,4 +80,16 @@ clean:  ## remove the environment and the caches (results stay)
 # What drives the browser is installed for its tests alone.
 .venv/browser: .venv/installed requirements-browser.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements-browser.lock
+	@touch $@
+
+# What the extras name is there in its oldest version, and what only the tests need in its newest that fits.
+build/oldest/installed: pyproject.toml
+	test -x build/oldest/bin/python || $(PYTHON) -m venv build/oldest
+	build/oldest/bin/python -m pip install --disable-pip-version-check --quiet uv
+	rm -f build/oldest/*.txt
+	cd build/oldest && bin/uv pip compile --quiet --python bin/python --resolution lowest-direct \
+	  --extra experiments --extra lab --extra ray --extra replay -o oldest.txt ../../pyproject.toml
+	cd build/oldest && bin/uv pip compile --quiet --python bin/python \
+	  --extra dev -c oldest.txt -o requirements.txt ../../pyproject.toml
+	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python --requirements build/oldest/requirements.txt
 	@touch $@

@@ -1,5 +1,7 @@
 """The tree of sums: levels by hand, draws by their chances, and weights of zero, which no rounding may find."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ update = jax.jit(weight_tree.update)
 choose = jax.jit(weight_tree.choose)
 
 
-@jax.jit(static_argnums=2)
+@functools.partial(jax.jit, static_argnums=2)
 def drawn(tree, key, count):
     return weight_tree.draw(tree, jax.random.uniform(key, (len(tree), count)))
 
