@@ -279,7 +279,7 @@ DEFECTS = (
     Defect("stellaris/lab/program.py", "row = (number + 1) % self", "row = number % self"),
     Defect("stellaris/lab/program.py", "keys.batches, i + 1, carry", "keys.batches, i, carry"),
     Defect("stellaris/lab/program.py", "(keys.seed + where, starts)", "(keys.seed + 0 * where, starts)"),
-    Defect("stellaris/lab/program.py", "_where(starts != NONE, fresh", "_where(starts == NONE, fresh"),
+    Defect("stellaris/lab/program.py", "chosen(starts != NONE, fresh", "chosen(starts == NONE, fresh"),
     Defect("stellaris/lab/program.py", "merged(carry.statistics, own)", "merged(own, own)"),
     Defect("stellaris/lab/program.py", "grads, plan.gradient_version[i],", "grads, plan.gradient_row[i],"),
     Defect("stellaris/lab/program.py", "pop(queue, number, plan.round[number])", "pop(queue, number, number)"),

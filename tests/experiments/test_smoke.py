@@ -14,7 +14,14 @@ from stellaris.acting import ActorCritic
 STUDIES = [name for name, entry in catalogue.EXPERIMENTS.items() if hasattr(entry.load(), "STUDY")]
 #: Of the studies that take long, the variants whose first update comes last.
 LAST = {
-    "tuning": ("a step each", "1e-3, 4 x 2"),
+    "tuning": (
+        "synchronous: 0.0006, 20 x 1024",
+        "stellaris: 0.0006, 1024 items, in rounds",
+        "stellaris, IMPACT: 0.0006, 1024 items, sampling on",
+        "asynchronous actors, PPO: 0.0006, 1024 items, sampling on",
+        "asynchronous actors: 0.0001, 4 items, in rounds",
+        "IMPACT: 0.0006, 1024 items, in rounds",
+    ),
     "stellaris-hpc-sweeps": ("stellaris, variation 1", "stellaris, gradient 4"),
     "stellaris-scaling": ("stellaris, actors 4", "stellaris, actors 64", "stellaris, learners 1"),
 }
