@@ -484,8 +484,10 @@ def _n_step(reward: Any, discount: Any, value: Any, valid: Any, steps: int) -> j
 
 def _ahead(x: jax.Array, steps: int, beyond: float) -> jax.Array:
     """Shifts to `x_{t+steps}`, with a constant after the last row."""
-    steps = min(steps, len(x))
-    return jnp.concatenate([x[steps:], jnp.full_like(x[:steps], beyond)])
+    # Gathered, not concatenated: before jax 0.9.1, XLA computes wrong float64 numbers from concatenations on a CPU.
+    at = jnp.arange(len(x)) + steps
+    inside = (at < len(x)).reshape(-1, *[1] * (x.ndim - 1))
+    return jnp.where(inside, x.take(at, axis=0, mode="clip"), beyond)
 
 
 @functools.partial(jax.jit, inline=True)
