@@ -141,6 +141,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "2", "small": "240"},
         kind="figure",
     ),
+    "minionsrl-learning": Entry(
+        "figures.minionsrl.learning",
+        f"{MINIONSRL}, ways to train the scheduler",
+        {"smoke": "3", "small": "300"},
+        kind="figure",
+    ),
     "minionsrl-finetuning": Entry(
         "figures.minionsrl.finetuning",
         f"{MINIONSRL}, Figure 9",

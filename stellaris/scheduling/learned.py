@@ -23,8 +23,8 @@ from stellaris.runtime.files import atomic_path
 from stellaris.scheduling.scheduler import State
 from stellaris.types import NDArray, Tree
 
-#: Version of the file format.
-FORMAT = 1
+#: Version of the file format. Files of version 1 have no `hold`; theirs is 1.
+FORMAT = 2
 #: Tanh units in the two layers of the policy; the critic has the same. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
 #: Largest number of actors. It limits the memory that a file can claim, since the network grows with the number.
@@ -41,20 +41,24 @@ class SchedulerError(ValueError):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Learned:
-    """Decides by a learned policy: a categorical distribution over 1 to `most` actors, given the last state.
+    """Decides by a learned policy: a categorical distribution over 1 to `most` actors, given a state.
 
-    Each decision is sampled from this distribution, as in training. All decisions follow from the run's seed.
+    A decision is sampled from this distribution and holds for `hold` rounds, in training and in use. All decisions
+    follow from the run's seed.
 
     Args:
       most: the largest decision, `I_max`; the workload must have exactly this many actors.
       params: the network's parameters, a tree of NumPy arrays.
       statistics: statistics of the states that were learned from; they normalise the network's observations.
+      hold: number of rounds for which a decision holds. If every round draws anew, a run's mean number of actors hardly
+        varies, so runs tell little about which number is best; a number above that of all rounds holds the first
+        decision for the whole run.
 
     Raises:
-      ValueError: if `most` is below 1 or above 65,536, or a parameter or statistic is not finite.
+      ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, or a parameter or statistic is not finite.
 
     Source:
-      MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic.
+      MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic, a decision every round.
 
     Example:
       >>> scheduler = Learned.untrained(most=32, seed=0)
@@ -66,9 +70,11 @@ class Learned:
     most: int
     params: Tree
     statistics: Statistics
+    hold: int = 1
 
     def __post_init__(self) -> None:
         _check_most(self.most)
+        checks.whole(at_least=1, hold=self.hold)
         with np.errstate(all="ignore"):  # an overflow is found below
             version = self.version  # in single precision, as for decisions
         for name, tree in (("params", version.params), ("statistics", version.normaliser)):
@@ -78,20 +84,21 @@ class Learned:
                 )
 
     def __repr__(self) -> str:
-        return f"Learned(most={self.most}, states={float(self.statistics.count):.0f})"
+        return f"Learned(most={self.most}, states={float(self.statistics.count):.0f}, hold={self.hold})"
 
     @staticmethod
-    def untrained(*, most: int, seed: int) -> "Learned":
+    def untrained(*, most: int, seed: int, hold: int = 1) -> "Learned":
         """Returns a scheduler whose decisions are nearly uniform.
 
         Args:
           most: number of actors of the workload.
           seed: the seed of the parameters.
+          hold: number of rounds for which a decision holds.
         """
         _check_most(most)
         policy = policy_for(most)
         params = jax.jit(Policy.init, static_argnums=0)(policy, jax.random.key(seed))
-        return Learned(most, jax.tree.map(np.asarray, params), policy.statistics())
+        return Learned(most, jax.tree.map(np.asarray, params), policy.statistics(), hold)
 
     @property
     def version(self) -> PolicyVersion:
@@ -99,12 +106,12 @@ class Learned:
         return PolicyVersion(self.params, self.statistics.normaliser())
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
-        """Draws a number of actors.
+        """Draws a number of actors, or returns the number that holds.
 
         Args:
-          states: the states of the run; only the last is used.
+          states: the states of the run; the one before the first round of the decision is used.
           most: number of actors of the workload.
-          key: the key of the draw.
+          key: the key of the run.
 
         Raises:
           ValueError: if the scheduler was made for another number of actors, or the run has no budget of cost.
@@ -115,7 +122,8 @@ class Learned:
             )
         if not math.isfinite(states[-1].budget):
             raise ValueError(f"{self!r} needs a budget of cost, which is part of the state: pass Budget(cost=...)")
-        return int(_drawn(policy_for(self.most), self.version, observed(states[-1:])[0], key)) + 1
+        began = (len(states) - 1) // self.hold * self.hold
+        return int(_drawn(policy_for(self.most), self.version, observed(states[began : began + 1])[0], key, began)) + 1
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the scheduler to a file, atomically.
@@ -126,7 +134,7 @@ class Learned:
         leaves, _ = jax.tree.flatten((self.params, self.statistics))
         arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         with atomic_path(path) as draft, draft.open("wb") as file:
-            np.savez(file, header=np.array(json.dumps(_header(self.most))), **arrays)
+            np.savez(file, header=np.array(json.dumps(_header(self.most, self.hold))), **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Learned":
@@ -159,9 +167,11 @@ def _read(opened: BinaryIO) -> Learned:
     """
     with zipfile.ZipFile(opened) as file:
         header = json.loads(str(_array(_member(file, "header", most=_HEADER))))
-        most = int(header["most"])
+        if header.get("format") == 1:
+            header |= {"format": FORMAT, "hold": 1}
+        most, hold = int(header["most"]), int(header["hold"])
         _check_most(most)
-        if found := list(differences(header, _header(most))):
+        if found := list(differences(header, _header(most, hold))):
             said = ", ".join(f"{place} is {there!r} instead of {here!r}" for place, there, here in found)
             raise SchedulerError(f"a scheduler of another kind: {said}")
         policy = policy_for(most)
@@ -176,7 +186,7 @@ def _read(opened: BinaryIO) -> Learned:
             if content is None or there != here:
                 raise SchedulerError(f"a scheduler of another kind: array {i} is {there} instead of {here}")
             arrays.append(_array(content))
-    return Learned(most, *jax.tree.unflatten(structure, arrays))
+    return Learned(most, *jax.tree.unflatten(structure, arrays), hold=hold)  # type: ignore[misc]
 
 
 def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
@@ -217,9 +227,9 @@ def _check_most(most: Any) -> None:
         raise ValueError(f"most={most} is above {MOST}, the largest number of actors")
 
 
-def _header(most: int) -> dict[str, Any]:
+def _header(most: int, hold: int) -> dict[str, Any]:
     """Returns the header that `save` writes, and that a file must have to be loaded."""
-    return {"format": FORMAT, "most": most, "hidden": list(HIDDEN), "state": list(State._fields)}
+    return {"format": FORMAT, "most": most, "hold": hold, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 
 def _kind(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
@@ -249,6 +259,6 @@ def policy_for(most: int) -> Policy:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _drawn(policy: Policy, version: PolicyVersion, observation: Any, key: jax.Array) -> jax.Array:
-    action, _ = policy.act(version, observation[None], policy.noise(key, 1))
+def _drawn(policy: Policy, version: PolicyVersion, observation: Any, key: jax.Array, began: Any) -> jax.Array:
+    action, _ = policy.act(version, observation[None], policy.noise(jax.random.fold_in(key, began), 1))
     return action[0]

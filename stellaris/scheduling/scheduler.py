@@ -48,7 +48,7 @@ class Scheduler(Protocol):
         Args:
           states: the states before each round so far; the last one is the state before the next round.
           most: number of actors of the workload, `I_max`.
-          key: the key of this round, for random decisions.
+          key: the key of the run, for random decisions: fold in `len(states)`, so that each round draws anew.
 
         Returns:
           A whole number in [1, most]: a Python number, or a scalar of NumPy or JAX.

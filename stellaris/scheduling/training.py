@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
@@ -22,26 +22,31 @@ from stellaris.types import NDArray, Trajectory, Tree
 History: TypeAlias = Sequence[Row]
 
 #: Source: MinionsRL (AAAI 2024), Table 1 and "Training MinionsRL's Scheduler": Adam with 0.005; for the other settings
-#: the values printed bold within their ranges. The paper is silent about GAE and epochs: no GAE and ten epochs are
-#: assumptions. Its minibatch size of 4 is taken to mean four episodes, so that one minibatch holds all of them.
+#: the values printed bold within their ranges. The paper is silent about GAE and epochs. Assumptions: ten epochs, and a
+#: lambda of 0.85, because with 1 each decision is credited with the noise of the whole run.
 SCHEDULER_PPO = PPO(
     learning_rate=0.005,
     discount=0.99,
-    lambda_=1.0,
+    lambda_=0.85,
     clip=0.2,
     entropy_coefficient=0.01,
     value_coefficient=0.5,
     epochs=10,
     minibatch_size=2**20,
 )
+#: What the code of the paper's authors computes: one step on a whole run, with Monte Carlo returns. Use it with
+#: `together=1` and `normalise=False`.
+AUTHORS_PPO = replace(SCHEDULER_PPO, lambda_=1.0, epochs=1)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The reward of a scheduler: `r_k = -beta P_k`, plus `min(max_k R_k - J, 0)` at the end of a failed run.
+    """The reward of a scheduler: `r_k = -beta P_k`, and a penalty at the end of a failed run.
 
     `R_k` is the mean return of the last episodes after round `k`. A run has failed unless its last `R_k` is at least
-    `J`, within the budget. Without `min(..., 0)`, a run that exceeds both `J` and the budget would receive a bonus.
+    `J`, within the budget. The paper's penalty is `m = min(max_k R_k - J, 0)`, in units of return, which may be many
+    times what a run takes; without `min`, a run that exceeds both `J` and the budget would receive a bonus. With
+    `failure=f` it is in units of the run's own time or cost: `f max(m / |J|, -1) sum_k beta P_k`.
 
     Args:
       target: the return `J` to reach.
@@ -50,6 +55,7 @@ class Objective:
       window: the number of last episodes over which `R_k` is the mean, as in the run's `Budget`.
       beta: weight of the time or cost of a round, in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
+      failure: the penalty of a run that has come no nearer to the target than 0, in runs; None is the paper's penalty.
 
     Raises:
       ValueError: if a number is out of its range.
@@ -65,6 +71,7 @@ class Objective:
     window: int
     beta: float = 0.5
     minimise: Literal["time", "cost"] = "time"
+    failure: float | None = None
 
     def __post_init__(self) -> None:
         checks.finite(target=self.target)
@@ -74,6 +81,8 @@ class Objective:
             raise ValueError(f"beta={self.beta} is not in (0, 1)")
         if self.minimise not in ("time", "cost"):
             raise ValueError(f'minimise={self.minimise!r} is neither "time" nor "cost"')
+        if self.failure is not None:
+            checks.positive(failure=self.failure)
 
     def reached(self, history: History) -> bool:
         """Whether a run has reached the target within its budget."""
@@ -100,7 +109,10 @@ class Objective:
         if not self.reached(history):
             returns = [one.episode_return for one in rounds if math.isfinite(one.episode_return)]
             # If no episode has ended, no return is known. The default then makes the term that is added here `-|J|`.
-            rewards[-1] += min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
+            missing = min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
+            if self.failure is not None:
+                missing *= self.failure * abs(float(rewards.sum())) / max(abs(self.target), abs(missing))
+            rewards[-1] += missing
         return np.asarray(rewards)
 
     def rounds(self, history: History) -> list[Round]:
@@ -125,6 +137,7 @@ class Progress(NamedTuple):
     rewards: Sequence[float]  #: sum of the rewards of each of the episodes just learned from.
     reached: Sequence[bool]  #: whether each of these episodes reached the target.
     metrics: Mapping[str, float]  #: PPO's metrics.
+    held_out: float | None = None  #: mean sum of rewards on the held-out seeds; None if they were not run.
 
 
 #: A function that runs the workload once for each seed, under a scheduler, and returns the histories in the order of
@@ -138,15 +151,18 @@ def train_scheduler(
     objective: Objective,
     *,
     episodes: int = 100,
-    together: int = 4,
+    together: int = 2,
     ppo: PPO = SCHEDULER_PPO,
     seed: int = 0,
+    normalise: bool = True,
+    held_out: Sequence[int] = (),
+    every: int = 5,
     on_progress: Callable[[Progress, Learned], None] | None = None,
 ) -> Learned:
     """Trains a scheduler on a workload: plays `together` episodes at a time, and learns from them.
 
     To fine-tune a scheduler, pass one that was trained on another workload. Training also updates the normalisation of
-    states.
+    states, before each version learns from them.
 
     Args:
       scheduler: the scheduler to start from: `Learned.untrained(...)`, or a trained one.
@@ -156,10 +172,13 @@ def train_scheduler(
       together: the number of runs in which one version of the scheduler decides before it learns from them.
       ppo: the algorithm; the items of its minibatches are decisions.
       seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
+      normalise: whether states are normalised by the statistics of those seen so far; without, they are observed raw.
+      held_out: seeds of runs that are not learned from, by which the version to return is chosen.
+      every: number of updates after which the version is run on `held_out`, beside the first and the last version.
       on_progress: called after every update with the progress and the new version of the scheduler.
 
     Returns:
-      The trained scheduler.
+      The last version of the scheduler, or with `held_out` the one with the greatest mean sum of rewards there.
 
     Raises:
       ValueError: if a number is below 1, or the scheduler diverges: its parameters are not finite.
@@ -167,23 +186,55 @@ def train_scheduler(
     Source:
       MinionsRL (AAAI 2024), "Training MinionsRL's Scheduler": 100 episodes, and 10 to fine-tune.
     """
-    checks.whole(at_least=1, episodes=episodes, together=together)
+    checks.whole(at_least=1, episodes=episodes, together=together, every=every)
     checks.seed(seed=seed)
     opt_state = ppo.optimizer().init(scheduler.params)
+    chosen = Chosen(play, objective, held_out)
+    chosen.offer(scheduler)
     scale = 0.0
-    for first in range(0, episodes, together):
+    for number, first in enumerate(range(0, episodes, together), start=1):
         seeds = range(seed + first, seed + min(first + together, episodes))
         histories = play(scheduler, seeds)
+        totals = [float(objective.rewards(history).sum()) for history in histories]
         # Rewards are divided by the median magnitude of the first runs' sums of rewards, so that the critic's values
         # are about 1 on any workload.
-        scale = scale or float(np.median([abs(objective.rewards(history).sum()) for history in histories])) or 1.0
+        scale = scale or float(np.median(np.abs(totals))) or 1.0
         key = jax.random.fold_in(jax.random.key(seed), first)
-        scheduler, opt_state, metrics = learn(scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, key=key)
+        scheduler, opt_state, metrics = learn(
+            scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, normalise=normalise, key=key
+        )
+        last = seeds.stop == seed + episodes
+        held = chosen.offer(scheduler) if number % every == 0 or last else None
         if on_progress is not None:
-            rewards = [float(objective.rewards(history).sum()) for history in histories]
             reached = [objective.reached(history) for history in histories]
-            on_progress(Progress(seeds.stop - seed, rewards, reached, metrics), scheduler)
-    return scheduler
+            on_progress(Progress(seeds.stop - seed, totals, reached, metrics, held), scheduler)
+    return chosen.best if held_out else scheduler
+
+
+@dataclass
+class Chosen:
+    """Chooses the version of a scheduler with the greatest mean sum of rewards on held-out seeds.
+
+    Args:
+      play: the function that runs the workload.
+      objective: the reward.
+      seeds: the held-out seeds; without any, nothing is run.
+    """
+
+    play: Play
+    objective: Objective
+    seeds: Sequence[int]
+    best: Learned = field(init=False)
+    _most: float = field(default=-math.inf, init=False)
+
+    def offer(self, scheduler: Learned) -> float | None:
+        """Runs a version on the held-out seeds, and keeps it if it is the best so far; returns its mean."""
+        if not self.seeds:
+            return None
+        mean = float(np.mean([self.objective.rewards(history).sum() for history in self.play(scheduler, self.seeds)]))
+        if mean > self._most:
+            self._most, self.best = mean, scheduler
+        return mean
 
 
 def learn(
@@ -194,6 +245,7 @@ def learn(
     *,
     scale: float,
     ppo: PPO = SCHEDULER_PPO,
+    normalise: bool = True,
     key: jax.Array,
 ) -> tuple[Learned, Tree, dict[str, float]]:
     """Learns from runs in which a scheduler decided the number of actors.
@@ -205,6 +257,7 @@ def learn(
       objective: the reward.
       scale: the number by which rewards are divided.
       ppo: the algorithm.
+      normalise: whether the statistics of states are updated by those of the runs.
       key: the key of the shuffles.
 
     Returns:
@@ -213,24 +266,53 @@ def learn(
     Raises:
       ValueError: if a run lacks a complete round, or the scheduler diverges: its parameters are not finite.
     """
-    runs = [(*_states_and_decisions(history, objective), objective.rewards(history) / scale) for history in histories]
+    hold = scheduler.hold
+    runs = [
+        (
+            *_states_and_decisions(history, objective, hold),
+            _held(objective.rewards(history), hold, ppo.discount) / scale,
+        )
+        for history in histories
+    ]
+    statistics = scheduler.statistics
+    for history in histories if normalise else ():
+        statistics = statistics.merge(Statistics.of(_states(history, objective)))
     # Runs differ in length: they are padded to a power of two, so that few shapes are compiled.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
-    policy = policy_for(scheduler.most)
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
-    params, opt_state, metrics = _learned(scheduler.version, opt_state, trajectory, key, policy=policy, ppo=ppo)
-    statistics = scheduler.statistics
-    for states, _, _ in runs:
-        statistics = statistics.merge(Statistics.of(states))
-    learned = Learned(scheduler.most, jax.tree.map(np.asarray, params), statistics)
+    params, opt_state, metrics = _learned(
+        scheduler.version,
+        statistics.normaliser(),
+        opt_state,
+        trajectory,
+        key,
+        policy=policy_for(scheduler.most),
+        ppo=replace(ppo, discount=ppo.discount**hold),
+    )
+    learned = replace(scheduler, params=jax.tree.map(np.asarray, params), statistics=statistics)
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
 
 
-def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
-    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors minus 1."""
-    rounds = objective.rounds(history)
-    states = observed(states_of(rounds, budget=objective.budget)[:-1])
-    return states, np.array([one.actors - 1 for one in rounds], np.int32)
+def _states(history: History, objective: Objective) -> NDArray:
+    """Returns the states `[K, 8]` before each round."""
+    return observed(states_of(objective.rounds(history), budget=objective.budget)[:-1])
+
+
+def _states_and_decisions(history: History, objective: Objective, hold: int = 1) -> tuple[NDArray, NDArray]:
+    """Returns the states `[D, 8]` in which was decided, and the actions `[D]`: the number of actors minus 1."""
+    decisions = np.array([one.actors - 1 for one in objective.rounds(history)], np.int32)
+    return _states(history, objective)[::hold], decisions[::hold]
+
+
+def _held(rewards: NDArray, hold: int, discount: Any) -> NDArray:
+    """Returns the rewards `[D]` of decisions that hold for several rounds: discounted sums of those of the rounds.
+
+    Example:
+      >>> _held(np.array([1.0, 2.0, 4.0]), 2, 0.5).tolist()
+      [2.0, 4.0]
+    """
+    weights = discount ** (np.arange(len(rewards)) % hold)
+    return np.add.reduceat(weights * rewards, np.arange(0, len(rewards), hold))
 
 
 def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: int) -> Trajectory:
@@ -256,14 +338,22 @@ def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: in
 
 @functools.partial(jax.jit, static_argnames=("policy", "ppo"))
 def _learned(
-    version: PolicyVersion, opt_state: Tree, trajectory: Trajectory, key: jax.Array, *, policy: Policy, ppo: PPO
+    version: PolicyVersion,
+    normaliser: Any,
+    opt_state: Tree,
+    trajectory: Trajectory,
+    key: jax.Array,
+    *,
+    policy: Policy,
+    ppo: PPO,
 ) -> tuple[Tree, Tree, dict[str, Any]]:
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
-        return policy.apply(version._replace(params=params), observation)
+        return policy.apply(PolicyVersion(params, normaliser), observation)
 
-    # The policy that decided is the policy that learns, so its values and log-probabilities are computed here
-    # instead of being recorded.
-    distribution, value = apply(version.params, trajectory.observation)
+    # The parameters that decided are those that learn, so values and log-probabilities are computed here instead of
+    # being recorded: values as they are learned, log-probabilities as they were when states were normalised otherwise.
+    _, value = apply(version.params, trajectory.observation)
+    distribution, _ = policy.apply(version, trajectory.observation)
     decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)
     batch = ppo.prepare(trajectory._replace(log_prob=decided, value=value))
     return update(ppo, apply, version.params, opt_state, batch, ppo.minibatches(key, batch))

@@ -56,7 +56,7 @@ class Scheduled:
           before: the rounds so far.
           budget: USD for the whole run; infinite without a limit.
           most: number of actors of the workload, the maximum of a round.
-          key: random key of this round's decision.
+          key: random key of the run's decisions.
           record: the record, which notes the decision.
 
         Returns:

@@ -195,8 +195,7 @@ class Session:
                 self.progress.rounds,
                 budget=self.progress.budget.cost,
                 most=self.workload.actors,
-                # The key depends on the round's number, so that a resumed run decides as the uninterrupted one would.
-                key=jax.random.fold_in(self.keys.schedule, self.round),
+                key=self.keys.schedule,
                 record=self.record,
             )
             self.state.rollouts.begin_round(actors)

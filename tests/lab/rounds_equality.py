@@ -119,7 +119,7 @@ def draw(seed: int) -> Configuration:
         Stepped(1, 1, every=2),
         Stepped(actors, -2, every=2),
         schedule,
-        *[Learned.untrained(most=actors, seed=seed)] * 2,
+        *(Learned.untrained(most=actors, seed=seed, hold=hold) for hold in (1, 3)),
     )
     ppo = PPO(
         epochs=int(rng.integers(1, 4)),

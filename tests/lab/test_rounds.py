@@ -38,7 +38,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
     ),
     "learned": configure(Learned.untrained(most=8, seed=0), seed=3),
     "learned, prewarmed, to a target": configure(
-        Learned.untrained(most=8, seed=1),
+        Learned.untrained(most=8, seed=1, hold=3),
         budget=Budget(steps=10**5, cost=100.0, target_return=26.0, window=12),
         prewarm=True,
         seed=4,

@@ -72,9 +72,27 @@ def test_nothing_but_the_last_state_is_seen() -> None:
     before = [State(k, *[float(k)] * 7) for k in range(1, 6)]
     alone = decisions(ONE, BEFORE)
     assert len(set(alone)) > 1
-    for earlier in ([], before[:1], before, before[::-1], [State(*[-1e30] * 8)]):
-        assert decisions(ONE, *earlier, BEFORE) == alone
-    assert decisions(ONE, BEFORE, before[0]) != alone
+    in_sixth = decisions(ONE, *before, BEFORE)
+    assert in_sixth != alone  # every round draws anew
+    for earlier in (before[::-1], [State(*[-1e30] * 8)] * 5):
+        assert decisions(ONE, *earlier, BEFORE) == in_sixth
+    assert decisions(ONE, *before, before[0]) != in_sixth
+
+
+def test_a_decision_holds() -> None:
+    """For three rounds, whatever is seen in between, in a loaded scheduler too; then another is drawn."""
+    held = replace(ONE, hold=3)
+    run = [State(k, *[float(k)] * 7) for k in range(1, 7)]
+    each = [decisions(held, *run[:rounds]) for rounds in range(1, 7)]
+    assert each[0] == each[1] == each[2] == decisions(ONE, run[0])
+    assert each[3] == each[4] == each[5] == decisions(ONE, *run[:4]) != each[0]
+
+
+def test_files_of_the_first_format(tmp_path: Path) -> None:
+    """They have no `hold`: every decision holds for one round."""
+    path = tmp_path / "old.npz"
+    changed(lambda h, a: (h.update(format=1), h.pop("hold")), path)
+    assert digest(Learned.load(path)) == digest(ONE)
 
 
 def test_all_fields_of_the_state_are_seen() -> None:
@@ -101,11 +119,15 @@ BROKEN = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), ONE.params)
         (lambda: Learned.untrained(most=0, seed=0), ValueError, "most=0 is below 1"),
         (lambda: Learned.untrained(most=2**16 + 1, seed=0), ValueError, "most=65537 is above 65536"),
         (lambda: Learned.untrained(most=1.5, seed=0), TypeError, r"most=1\.5 is not a whole number"),
-        (lambda: replace(ONE, params=BROKEN), ValueError, r"params of Learned\(most=8, states=50\) are not finite"),
+        (
+            lambda: replace(ONE, params=BROKEN),
+            ValueError,
+            r"params of Learned\(most=8, states=50, hold=1\) are not finite",
+        ),
         (
             lambda: replace(ONE, statistics=ONE.statistics._replace(m2=np.full(8, np.nan))),
             ValueError,
-            r"statistics of Learned\(most=8, states=50\) are not finite",
+            r"statistics of Learned\(most=8, states=50, hold=1\) are not finite",
         ),
     ],
 )
@@ -134,11 +156,11 @@ def test_its_configuration() -> None:
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "new" / "scheduler"
-    ONE.save(path)
+    replace(ONE, hold=7).save(path)
     again = Learned.load(str(path))
     for one, other in zip(arrays(ONE), arrays(again), strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
-    assert (again.most, digest(again)) == (MOST, digest(ONE))
+    assert (again.most, again.hold, digest(again)) == (MOST, 7, digest(replace(ONE, hold=7)))
     assert decisions(again, BEFORE) == decisions(ONE, BEFORE)
     assert [file.name for file in path.parent.iterdir()] == ["scheduler"]
 
@@ -156,7 +178,7 @@ def changed(change: Callable[[dict[str, Any], dict[str, Any]], Any], path: Path)
 
 #: By the change to header `h` and arrays `a`, what is said.
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "format": (lambda h, a: h.update(format=2), "another kind: format is 2 instead of 1"),
+    "format": (lambda h, a: h.update(format=3), "another kind: format is 3 instead of 2"),
     "widths": (lambda h, a: h.update(hidden=[64, 32]), r"another kind: hidden\[1\] is 32 instead of 64"),
     "layers": (lambda h, a: h.update(hidden=[64]), r"another kind: hidden is \[64\] instead of \[64, 64\]"),
     "state": (

@@ -133,8 +133,7 @@ class Made:
         history: list[dict[str, float]] = []
         for number in range(1, self.rounds[seed % len(self.rounds)] + 1):
             states = states_of(rounds_of(history, EASY.sheet), budget=EASY.budget)
-            key = jax.random.fold_in(jax.random.key(seed), number)
-            actors = decide_actors(scheduler, states, most=MOST, key=key)
+            actors = decide_actors(scheduler, states, most=MOST, key=jax.random.key(seed))
             before = history[-1]["seconds"] if history else 0.0
             history.append(ended(number, before + 0.1 + abs(actors - BEST), 0.01 * number, 1.0, actors=actors))
         self.states.append(states)
@@ -231,3 +230,50 @@ def test_a_run_that_diverges_leaves_a_scheduler() -> None:
     learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((learned.params, learned.statistics)))
     assert np.isfinite(jax.tree.leaves(learned.version.normaliser)).all()
+
+
+def test_failures_in_units_of_the_run() -> None:
+    """Rewards of -3 in all; 60 of 100 were missing, so that the penalty is 0.6 of that, or twice as much."""
+    history = run_of(20.0, 30.0, 40.0)
+    for failure, penalty in ((1.0, 1.8), (2.0, 3.6)):
+        rewards = replace(OBJECTIVE, failure=failure).rewards(history)
+        np.testing.assert_allclose(rewards, [-1.5, -0.5, -1.0 - penalty])
+    lost = replace(OBJECTIVE, failure=1.0).rewards(run_of(-900.0, -900.0, -900.0))
+    np.testing.assert_allclose(lost, [-1.5, -0.5, -1.0 - 3.0])  # a whole run at most
+    assert replace(OBJECTIVE, failure=1.0).rewards(run_of(20.0, 60.0, 100.0)).tolist() == [-1.5, -0.5, -1.0]
+
+
+def test_decisions_that_hold_are_learned_from_once() -> None:
+    """Six rounds with decisions for four are two decisions, with the states before them."""
+    (history,) = Made()(replace(START, hold=4), [0])
+    assert len({row["actors"] for row in history[:4]}) == len({row["actors"] for row in history[4:]}) == 1
+    states, decisions = _states_and_decisions(history, EASY, 4)
+    every, _ = _states_and_decisions(history, EASY)
+    np.testing.assert_array_equal(states, every[[0, 4]])
+    assert (decisions + 1).tolist() == [history[0]["actors"], history[4]["actors"]]
+
+
+@pytest.mark.slow
+def test_states_that_stay_raw() -> None:
+    (history,) = Made()(START, [0])
+    learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, normalise=False, key=jax.random.key(0))
+    assert digest(learned.statistics) == digest(START.statistics)
+
+
+@pytest.mark.slow
+def test_the_version_that_is_best_on_held_out_seeds() -> None:
+    """Is returned: not the last, where what is learned from is the opposite of what is held out."""
+
+    def turned(scheduler: Learned, seeds: Sequence[int]) -> list[History]:
+        runs = Made()(scheduler, seeds)
+        if seeds[0] >= 900:
+            return runs
+        return [[{**row, "seconds": 50.0 * row["round"] - row["seconds"]} for row in history] for history in runs]
+
+    told: list[tuple[Progress, Learned]] = []
+    settings: dict[str, Any] = {"episodes": 80, "held_out": range(900, 910), "every": 10}
+    best = train_scheduler(START, turned, EASY, on_progress=lambda *of: told.append(of), **settings)
+    assert [one.held_out is not None for one, _ in told] == [number % 10 == 0 for number in range(1, 41)]
+    first = float(np.mean([EASY.rewards(history).sum() for history in Made()(START, range(900, 910))]))
+    offered = {first: START} | {one.held_out: version for one, version in told if one.held_out is not None}
+    assert best is offered[max(offered)] is not told[-1][1]

@@ -22,10 +22,10 @@ JITTERY = tiny.deployment(*DRAWN)
 
 @dataclass(frozen=True)
 class Drawing:
-    """As many as its key says."""
+    """As many as its key says, anew in every round."""
 
     def decide(self, states: Any, *, most: int, key: jax.Array) -> int:
-        return int(jax.random.randint(key, (), 1, most + 1))
+        return int(jax.random.randint(jax.random.fold_in(key, len(states)), (), 1, most + 1))
 
 
 def run(scheduler: Scheduler, functions: Any = JITTERY, *, prewarm: bool = False, **options: Any) -> Result:

@@ -15,6 +15,8 @@ from stellaris.types import NDArray
 PART = 0.8
 #: The number of batches over which a curve is averaged, and those of the end of a run.
 _WINDOW, _TAIL = 5, 8
+#: Number of bootstrap samples of an interval.
+_RESAMPLES = 500
 #: Rates below this are those of untrained policies.
 _LEAST_RATE = 1e-9
 
@@ -87,6 +89,18 @@ def needed(curves: Curves, target: float) -> float:
     return float(np.mean(found))
 
 
+def resampled(curves: Curves, target: float, random: np.random.Generator) -> NDArray:
+    """Returns the batches that a system needs with seeds drawn anew with replacement, within each half, many times."""
+    seeds = np.arange(curves.returns.shape[1])
+    found = []
+    for _ in range(_RESAMPLES):
+        drawn = seeds.copy()
+        for half in (seeds[::2], seeds[1::2]):
+            drawn[half] = random.choice(half, len(half))
+        found.append(needed(curves._replace(returns=curves.returns[:, drawn]), target))
+    return np.array(found)
+
+
 @dataclass(frozen=True)
 class Efficiency:
     """How many steps the synchronous system needs over those of each other system: η, interpolated.
@@ -119,7 +133,7 @@ class Efficiency:
 
 
 def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
-    """Returns η of the systems of a table, and a row for every measured deployment."""
+    """Returns η of the systems of a table, and a row for every measured deployment, with a 95 % bootstrap interval."""
     groups: dict[tuple[str, float, float, int], list[Row]] = {}
     for row in rows:
         key = row["system"], float(row["kappa"]), float(row["variation"]), int(row["learners"])
@@ -128,10 +142,13 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
     (synchronous,) = (curves for key, curves in of.items() if key[0] == SYNCHRONOUS)
     target = target_of(synchronous)
     base = needed(synchronous, target)
+    random = np.random.default_rng(0)
+    bases = resampled(synchronous, target, random)
     measured: dict[str, dict[tuple[float, ...], float]] = {}
     table = []
     for (system, *place), curves in of.items():
         batches = needed(curves, target)
+        low, high = np.quantile(bases / resampled(curves, target, random), (0.025, 0.975))
         kappa, variation, learners = place
         measured.setdefault(system, {})[kappa, variation, learners] = base / batches
         table.append(
@@ -144,6 +161,8 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
                 "batches": float(f"{batches:.4g}"),
                 "missed": batches >= curves.returns.shape[2],
                 "eta": float(f"{base / batches:.4g}"),
+                "eta_low": float(f"{low:.4g}"),
+                "eta_high": float(f"{high:.4g}"),
             }
         )
     return Efficiency(measured), table

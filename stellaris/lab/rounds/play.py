@@ -201,6 +201,7 @@ class Rounds:
             },
             schedule=schedule,
             scheduler=scheduler,
+            hold=np.asarray(min(decisions.hold, self.most) if isinstance(decisions, Learned) else 1, np.int32),
         )
 
     # ---- programs --------------------------------------------------------------------------------------------------

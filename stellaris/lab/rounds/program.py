@@ -48,6 +48,7 @@ class Given(NamedTuple):
     draws: Mapping[str, Draws]  #: the durations, by function.
     schedule: Array  #: int32 `[R]`: the number of actors in each round; `[0]` if a policy decides.
     scheduler: PolicyVersion | None  #: the policy that decides; None with a schedule.
+    hold: Array  #: int32: number of rounds for which a decision of the policy holds.
 
 
 class Row(NamedTuple):
@@ -256,7 +257,8 @@ class Program:
             state = jnp.clip(jnp.nan_to_num(carry.state), -far, far).astype(jnp.float32)
         policy, key = policy_for(self.actors), jax.random.fold_in(given.keys.schedule, carry.round)
         action, _ = policy.act(given.scheduler, state[None], policy.noise(key, 1))
-        return action[0].astype(jnp.int32) + 1
+        held = carry.rows.actors[jnp.maximum(carry.round - 1, 0)]
+        return jnp.where(carry.round % given.hold == 0, action[0].astype(jnp.int32) + 1, held)
 
     @wide
     def _invoke_actors(
