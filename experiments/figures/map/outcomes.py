@@ -13,8 +13,9 @@ from stellaris.types import NDArray
 
 #: The part of the way from the untrained to the best mean return at which steps are counted.
 PART = 0.8
-#: The number of batches over which a curve is averaged, and those of the end of a run.
-_WINDOW, _TAIL = 5, 8
+#: The number of batches over which a curve is averaged, and those of the end of a run. The longest episodes take 500
+#: steps, 8 batches: within fewer, only the short ones of those that began together end.
+_WINDOW, _TAIL = 8, 8
 #: Number of bootstrap samples of an interval.
 _RESAMPLES = 500
 #: Rates below this are those of untrained policies.
@@ -51,12 +52,12 @@ def target_of(synchronous: Curves) -> float:
 def batches_to(returns: NDArray, target: float) -> float:
     """Returns the batches until the mean over seeds of `returns`, `[seed, batch]`, reaches a target; infinite if never.
 
-    The mean is averaged over the last five batches, and interpolated between batches.
+    The mean is averaged over the last eight batches, and interpolated between batches.
 
     Example:
-      >>> rising = np.array([[0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]])
-      >>> batches_to(rising, 25.0), batches_to(rising, 99.0)
-      (5.5, inf)
+      >>> rising = 10.0 * np.arange(10)[None]
+      >>> batches_to(rising, 40.0), batches_to(rising, 99.0)
+      (8.5, inf)
     """
     with np.errstate(invalid="ignore"):
         known = np.isfinite(returns)

@@ -21,6 +21,8 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     ),
     "demo-sweeps": lambda: stellaris.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
     "map-speed": map.speeds,
+    "map-eta": map.efficiencies,
+    "map-answers": map.answers,
     "tuned": stellaris.tuned,
     "million-steps": stellaris.million_steps,
     "cartpole": minionsrl.on_cartpole,

@@ -1,7 +1,9 @@
 """The tables of the map of where asynchronous learners win."""
 
+import itertools
+
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
-from experiments.figures.map.outcomes import TIME, Speeds, rate
+from experiments.figures.map.outcomes import MACHINES, TIME, USE, Speeds, rate
 from experiments.report.tables.results import rows
 from experiments.report.tables.table import Table
 
@@ -34,3 +36,56 @@ def speeds() -> Table:
         ]
         lines.append((label, *(f"{ratio:.2f}" for ratio in ratios)))
     return Table(("S, variation 0.1 unless said", *(f"κ = {kappa:g}" for kappa in _KAPPAS)), lines)
+
+
+_TASKS = ("CartPole", "Acrobot-v1")
+_WAYS = {IN_ROUNDS: "in rounds", SAMPLING_ON: "sampling on"}
+#: What is compared, with the growth of a gradient's time on which the best of the others may depend.
+_COMPARED = (
+    ("time, g = 0", TIME, 0.0),
+    ("time, g = 1", TIME, 1.0),
+    ("machines, g = 0", MACHINES, 0.0),
+    ("use, g = 0", USE, 0.0),
+)
+
+
+def efficiencies() -> Table:
+    """Returns η with its interval, by task, on the deployments of κ = 8."""
+    tables = [rows(f"stellaris-map/eta_{task}.csv") for task in _TASKS]
+    lines = []
+    for of in zip(*tables, strict=True):
+        row = of[0]
+        if row["kappa"] == "8.0":
+            cells = [
+                f"{float(one['eta']):.2f} ({float(one['eta_low']):.2f} to {float(one['eta_high']):.2f})" for one in of
+            ]
+            lines.append((row["system"], f"{float(row['variation']):g}", row["learners"], *cells))
+    return Table(("κ = 8", "variation", "learners", *_TASKS), lines)
+
+
+def answers() -> Table:
+    """Returns the largest advantage of Stellaris over the best of the others, over numbers of learners."""
+    lines = []
+    of = {task: rows(f"stellaris-map/map_{task}.csv") for task in _TASKS}
+    for (label, what, growth), variation, (system, way) in itertools.product(_COMPARED, (0.1, 1.0), _WAYS.items()):
+        cells = []
+        for task, kappa in itertools.product(_TASKS, _KAPPAS):
+            place = (what, growth, system, variation, kappa)
+            found = [
+                (float(row["best"]), int(float(row["learners"])))
+                for row in of[task]
+                if place == (row["what"], *map(_number, (row["growth"], row["system"], row["variation"], row["kappa"])))
+            ]
+            ratio, learners = max(found)
+            cells.append(f"{ratio:.2f} ({learners})")
+        lines.append((label, f"{variation:g}", way, *cells))
+    kappas = [f"{task}, κ = {kappa:g}" for task, kappa in itertools.product(("CartPole", "Acrobot"), _KAPPAS)]
+    return Table(("equal", "variation", "actors", *kappas), lines, left=("actors",))
+
+
+def _number(text: str) -> str | float:
+    """Returns a cell as a number, if it is one."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
