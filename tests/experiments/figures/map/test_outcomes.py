@@ -14,25 +14,35 @@ RISING = np.arange(40.0)
 
 
 def test_batches_to_a_return():
-    """Of the mean over seeds, averaged over five batches: batches b-4 to b average b-2, and b+1 batches are over."""
-    assert outcomes.batches_to(RISING[None], 10.0) == pytest.approx(13.0)
-    assert outcomes.batches_to(np.stack([RISING, RISING + 2.0]), 10.0) == pytest.approx(12.0)
-    assert outcomes.batches_to(RISING[None], -1.0) == 5.0
+    """Of the mean over seeds, averaged over eight batches: batches b-7 to b average b-3.5, and b+1 batches are over."""
+    assert outcomes.batches_to(RISING[None], 10.0) == pytest.approx(14.5)
+    assert outcomes.batches_to(np.stack([RISING, RISING + 2.0]), 10.0) == pytest.approx(13.5)
+    assert outcomes.batches_to(RISING[None], -1.0) == 8.0
     assert math.isinf(outcomes.batches_to(RISING[None], 37.5))
     gaps = RISING.copy()
     gaps[::2] = np.nan  # no episode ended
-    assert outcomes.batches_to(gaps[None], 10.0) == pytest.approx(13.0, abs=1.0)
+    assert outcomes.batches_to(gaps[None], 10.0) == pytest.approx(14.5, abs=1.0)
 
 
 def test_the_best_rate_is_not_chosen_on_the_seeds_that_are_reported():
     """A rate that is fast with even seeds alone is chosen by them, and reported with the odd ones."""
     slow, fast, never = RISING / 2, RISING, 0 * RISING
     returns = np.array([[slow, slow, slow, slow], [fast, never, fast, never]])
-    chosen_by_even, chosen_by_odd = 40.0, 2 * 8.0 + 3.0
+    chosen_by_even, chosen_by_odd = 40.0, 2 * 8.0 + 4.5
     assert outcomes.needed(Curves([1e-3, 1e-2], returns), 8.0) == pytest.approx((chosen_by_even + chosen_by_odd) / 2)
     everywhere = np.array([[never] * 4, [fast] * 4])
-    assert outcomes.needed(Curves([1e-12, 1e-2], everywhere), 8.0) == pytest.approx(11.0)
+    assert outcomes.needed(Curves([1e-12, 1e-2], everywhere), 8.0) == pytest.approx(12.5)
     assert outcomes.needed(Curves([1e-2], everywhere[:1]), 8.0) == 40.0
+
+
+def test_seeds_are_resampled_within_each_half():
+    """Seeds that are alike give one number; where half of each half never arrives, samples lie between the extremes."""
+    random, never = np.random.default_rng(0), 0 * RISING
+    alike = outcomes.resampled(Curves([1e-2], np.stack([[RISING] * 4])), 8.0, random)
+    np.testing.assert_allclose(alike, 12.5)
+    mixed = outcomes.resampled(Curves([1e-2], np.array([[RISING, RISING, never, never]])), 8.0, random)
+    assert (mixed.min(), mixed.max()) == (pytest.approx(12.5), 40.0)
+    assert len({*mixed.tolist()}) > 2
 
 
 def test_the_target_lies_between_the_untrained_and_the_best():
