@@ -45,7 +45,7 @@ class Task:
 
     def objective(self, minimise: Literal["time", "cost"] = "time") -> Objective:
         """Returns the objective for which a scheduler is trained; its rewards are computed from this objective."""
-        return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise)
+        return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise, failure=1.0)
 
 
 #: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, because the paper

@@ -25,10 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
     add("--episodes", type=options.whole(1), default=100, help="number of runs of the workload")
-    add("--together", type=options.whole(1), default=4, help="runs between two updates of the scheduler")
+    add("--together", type=options.whole(1), default=2, help="runs between two updates of the scheduler")
+    add("--hold", type=options.whole(1), default=1, help="rounds for which a decision of a new scheduler holds")
+    add("--held-out", type=options.whole(0), default=0, help="runs that choose among five versions of the scheduler")
     add("--minimise", choices=("time", "cost"), default="time", help="what runs should minimise within the budget")
     add("--start", type=Path, help="a trained scheduler to fine-tune")
-    add("--seed", type=options.whole(0), default=1000, help="seed of the first run; each next run has the next seed")
+    add(
+        "--seed",
+        type=options.whole(0),
+        default=1000,
+        help="seed of the first parameters and the first run; each next run has the next",
+    )
     add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
     add("--resume", action="store_true", help="reuse the finished runs in the results folder")
     add("--out", type=options.folder, default=Path("results"), help="results folder, which studies may share")
@@ -38,13 +45,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Trains the scheduler, and writes it and a table of its episodes."""
     minionsrl.check_goal(arguments.env)
-    options.seeds("--seed", arguments.seed, arguments.episodes)
+    options.seeds("--seed", arguments.seed, arguments.episodes + arguments.held_out)
     task = minionsrl.task(arguments.env)
     runs.check(task.workload)
     console = Console(highlight=False, soft_wrap=True)
     out: Path = arguments.out
     try:
-        start = Learned.load(arguments.start) if arguments.start else Learned.untrained(most=minionsrl.ACTORS, seed=0)
+        start = Learned.load(arguments.start) if arguments.start else untrained(arguments)
     except (OSError, SchedulerError) as error:
         raise shell.UsageError(f"--start {arguments.start}: {error}") from error
     if start.most != task.workload.actors:
@@ -65,6 +72,11 @@ def main(arguments: argparse.Namespace) -> int:
                 shell.complain(error)
                 return shell.FAILED
     return shell.INTERRUPTED if interrupted else 0
+
+
+def untrained(arguments: argparse.Namespace) -> Learned:
+    """Returns the scheduler to start from if none is given."""
+    return Learned.untrained(most=minionsrl.ACTORS, seed=arguments.seed, hold=arguments.hold)
 
 
 def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:
@@ -95,6 +107,7 @@ class Training:
         self.console = console
         self.idle = idle
         self.rows: list[dict[str, float]] = []  #: one per episode so far.
+        self.held_out = range(0)  #: seeds of runs that are no episodes.
 
     def run(self, start: Learned, arguments: argparse.Namespace, home: Path) -> None:
         """Trains the scheduler, and writes it after each update."""
@@ -109,21 +122,28 @@ class Training:
             for row, reward, reached in zip(
                 self.rows[-len(progress.rewards) :], progress.rewards, progress.reached, strict=True
             ):
-                row |= {"reward": reward, "reached": reached}
+                row |= {"reward": reward, "reached": reached, "entropy": progress.metrics["entropy"]}
             output.write_rows(home / EPISODES, self.rows)
             scheduler.save(home / SCHEDULER)
             if arguments.save:
                 scheduler.save(arguments.save)
 
-        train_scheduler(
+        last = arguments.seed + arguments.episodes
+        self.held_out = range(last, last + arguments.held_out)
+        updates = -(-arguments.episodes // arguments.together)
+        learned = train_scheduler(
             start,
             self.play,
             objective,
             episodes=arguments.episodes,
             together=arguments.together,
             seed=arguments.seed,
+            held_out=self.held_out,
+            every=max(1, updates // 4),
             on_progress=on_progress,
         )
+        for path in {home / SCHEDULER, arguments.save or home / SCHEDULER}:
+            learned.save(path)
         self.console.print(f"scheduler: {arguments.save or home / SCHEDULER}", markup=False)
 
     def play(self, scheduler: Learned, seeds: Sequence[int]) -> list[History]:
@@ -144,6 +164,8 @@ class Training:
             result = finished(cell, self.out)
             assert result is not None
             histories.append(result.history)
+            if cell.seed in self.held_out:
+                continue
             last = result.history[-1]
             actors = [row["actors"] for row in result.history if "actors" in row]
             self.rows.append(
