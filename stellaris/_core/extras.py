@@ -19,6 +19,8 @@ EXTRAS = {
     "rich": "experiments",
     "safetensors": "replay",
     "scipy": "experiments",
+    "tensorboardX": "tensorboard",
+    "wandb": "wandb",
     "xarray": "lab",
 }
 
