@@ -85,9 +85,10 @@ def without(*packages: str, code: str) -> list[str]:
 def test_the_table_of_extras_is_that_of_the_project() -> None:
     """Each package is in the extra that is named, and each of an extra, but for developers' tools, is in the table."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    imported = {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}
     listed = {
-        requirement.partition(">")[0]: extra
-        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb")
+        imported.get(package := requirement.partition(">")[0], package): extra
+        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video")
         for requirement in project["optional-dependencies"][extra]
     }
     assert listed == EXTRAS
