@@ -88,7 +88,7 @@ build/oldest/installed: pyproject.toml
 	build/oldest/bin/python -m pip install --disable-pip-version-check --quiet uv
 	rm -f build/oldest/*.txt
 	cd build/oldest && bin/uv pip compile --quiet --python bin/python --resolution lowest-direct \
-	  --extra experiments --extra lab --extra ray --extra replay -o oldest.txt ../../pyproject.toml
+	  --extra experiments --extra lab --extra ray --extra replay --extra tensorboard -o oldest.txt ../../pyproject.toml
 	cd build/oldest && bin/uv pip compile --quiet --python bin/python \
 	  --extra dev -c oldest.txt -o requirements.txt ../../pyproject.toml
 	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python --requirements build/oldest/requirements.txt

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments import settings
 from experiments.settings import Setup
-from experiments.study import curves, study, tidy, variants
+from experiments.study import curves, logs, study, tidy, variants
 from experiments.study.cells import POLICY, Finished
 from experiments.study.study import PROCESSORS, Size, Study, Variant
 from experiments.tasks import presets
@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=options.whole(0), default=0, help="first seed")
     add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
     add("--resume", action="store_true", help="reuse the finished runs in the results folder")
+    logs.add_argument(parser)
     add("--only", metavar="KEY", default=argparse.SUPPRESS, help="do only the run with this key, in this process")
     add("--out", type=options.folder, default=Path("results"), help="results folder")
     # Every study has these two options; here there is one size, and the settings name the variants.

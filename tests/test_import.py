@@ -85,9 +85,10 @@ def without(*packages: str, code: str) -> list[str]:
 def test_the_table_of_extras_is_that_of_the_project() -> None:
     """Each package is in the extra that is named, and each of an extra, but for developers' tools, is in the table."""
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    imported = {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}
     listed = {
-        re.split("[>=-]", requirement)[0]: extra
-        for extra in ("experiments", "lab", "ray", "replay")
+        imported.get(package := requirement.partition(">")[0], package): extra
+        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video")
         for requirement in project["optional-dependencies"][extra]
     }
     assert listed == EXTRAS
@@ -172,7 +173,10 @@ def test_every_optional_package_is_tested_as_missing() -> None:
 
 
 #: What the next test hides.
-HIDDEN = ("flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors", "xarray")
+HIDDEN = (
+    *("flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors"),
+    *("tensorboardX", "wandb", "xarray"),
+)
 
 
 @pytest.mark.slow
@@ -180,7 +184,7 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
 import numpy as np, os
-from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, replay, runtime
+from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, replay, runtime, systems
 from stellaris.acting import Pixels, envs
 from stellaris.replay import datasets, files
 class Own:
@@ -202,6 +206,8 @@ said(lambda: Trace().save("{tmp_path}/x.csv"))
 said(lambda: Trace.load("{tmp_path}/x.parquet"))
 said(lambda: Trace.load("{tmp_path}/x.csv"))
 said(lambda: datasets.read("{tmp_path}/x.hdf5"))
+said(lambda: systems.TensorBoard("{tmp_path}/a"))
+said(lambda: systems.WandB("{tmp_path}/b"))
 print(os.listdir("{tmp_path}"))
 """
     experiments = "pip install 'stellaris-rl[experiments]'"
@@ -221,6 +227,8 @@ print(os.listdir("{tmp_path}"))
         f"{tmp_path}/x.parquet needs pandas: {experiments}",
         f"{tmp_path}/x.csv needs pandas: {experiments}",
         "reading a dataset needs h5py: pip install 'stellaris-rl[replay]'",
+        "a log for TensorBoard needs tensorboardX: pip install 'stellaris-rl[tensorboard]'",
+        "a log for Weights & Biases needs wandb: pip install 'stellaris-rl[wandb]'",
         "[]",
     ]
 

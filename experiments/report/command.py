@@ -10,7 +10,7 @@ from typing import Any
 
 from experiments import catalogue, reproduce
 from experiments.figures.stellaris import frameworks
-from experiments.report import page
+from experiments.report import marl_eval, page
 from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, greatest, verdict
 from experiments.tasks import minionsrl, testbed
 from experiments.tasks.presets import architectures
@@ -30,10 +30,14 @@ _INVOCATIONS, _SECONDS = 4000, 30.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("--out", type=options.folder, default=Path("results"), help="results folder")
+    export = "instead, write the runs of one study or of `train` for marl-eval's tools, as FOLDER/marl-eval.json"
+    parser.add_argument("--marl-eval", metavar="FOLDER", type=options.folder, help=export)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes `report.html` into the results folder."""
+    """Writes `report.html` into the results folder, or one study's runs for marl-eval."""
+    if arguments.marl_eval is not None:
+        return _export(arguments.marl_eval)
     out: Path = arguments.out
     ran = [name for name in reproduce.figures() if (out / name / "runs.csv").exists()]
     if not ran:
@@ -57,6 +61,23 @@ def main(arguments: argparse.Namespace) -> int:
     with output.kept(out, lambda: "the studies' results are unchanged"), atomic_write(out / "report.html") as file:
         file.write(document)
     print(f"{out / 'report.html'}: {len(ran)} of {len(reproduce.figures())} figures")
+    return 0
+
+
+def _export(folder: Path) -> int:
+    """Writes the runs of a study as JSON for marl-eval's tools."""
+    curves, target = folder / "curves.csv", folder / "marl-eval.json"
+    if not curves.exists():
+        raise shell.UsageError(
+            f"--marl-eval {folder} holds no curves.csv: name the folder of a study, or results/train"
+        )
+    try:
+        content = marl_eval.exported(_rows(curves, marl_eval.COLUMNS))
+    except ValueError as error:
+        raise shell.UsageError(f"{curves}: {error}") from error
+    with output.kept(folder, lambda: "the study's results are unchanged"), atomic_write(target) as file:
+        json.dump(content, file, indent=1, allow_nan=False)
+    print(target)
     return 0
 
 

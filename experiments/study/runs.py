@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,6 +40,28 @@ class Watcher(Protocol):
 
     def end(self, run: Outcome, /) -> None:
         """Called when a run ends, also by an error or an interruption."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """Passes the progress of runs to several watchers."""
+
+    watchers: Sequence[Watcher]
+
+    def begin(self, run: Outcome) -> None:
+        """Passes the beginning of a run."""
+        for watcher in self.watchers:
+            watcher.begin(run)
+
+    def row(self, run: Outcome) -> None:
+        """Passes the end of a round."""
+        for watcher in self.watchers:
+            watcher.row(run)
+
+    def end(self, run: Outcome) -> None:
+        """Passes the end of a run."""
+        for watcher in self.watchers:
+            watcher.end(run)
 
 
 def check(workload: Workload) -> None:

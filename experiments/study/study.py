@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments.study import runs, tidy
+from experiments.study import logs, runs, tidy
 from experiments.study.cells import Cell, Finished, Worker, damage, discard, failure, finished, is_done, run
 from experiments.tasks.presets import Contender
 from experiments.toolkit import options, output, progress, shell
@@ -81,6 +81,7 @@ class Study:
         add("--seed", type=options.whole(0), default=self.seed, help="first seed of everything that is random")
         add("--jobs", type=options.whole(1), default=PROCESSORS, help="concurrent processes")
         add("--resume", action="store_true", help="reuse the finished runs in the results folder")
+        logs.add_argument(parser)
         add("--only", metavar="KEY", default=argparse.SUPPRESS, help="do only the run with this key, in this process")
         out = "results folder, which all studies share"
         add("--out", type=options.folder, default=Path("results"), help=out)
@@ -123,24 +124,27 @@ class Study:
         console.width = max(console.width, 150)
         out: Path = arguments.out
         cells = self.cells(arguments)
-        with output.usable(out):
+        log = logs.Logs(arguments.log, out / self.name)
+        with output.usable(out), log:
             if "only" in arguments:
-                return _only(cells, arguments.only, out, console)
+                return _only(cells, arguments.only, out, console, log)
             with output.locked(out):
                 done = [cell for cell in cells if is_done(cell, out)]
                 if done and not arguments.resume:
                     held = f"--out {out} holds {len(done)} of the {len(cells)} runs"
                     raise shell.UsageError(f"{held}: use them with --resume, or name another folder")
                 with output.kept(out, lambda: _kept(cells, out)):
-                    return self._run(cells, arguments, console)
+                    return self._run(cells, arguments, console, log)
 
-    def _run(self, cells: Sequence[Cell], arguments: argparse.Namespace, console: Console) -> int:
+    def _run(self, cells: Sequence[Cell], arguments: argparse.Namespace, console: Console, log: runs.Watcher) -> int:
         """Runs the cells in a folder that is locked, and returns the exit status."""
         out: Path = arguments.out
         failures: list[Cell] = []
         jobs = 1 if self.alone else arguments.jobs
         with workers() as idle:
-            interrupted = shell.interruptible(lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle))
+            interrupted = shell.interruptible(
+                lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle, log=log)
+            )
         for cell in failures:
             again = _command(self.name, cell, arguments)
             shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
@@ -187,7 +191,7 @@ def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Seq
     return groups
 
 
-def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
+def _only(cells: Sequence[Cell], key: str, out: Path, console: Console, log: runs.Watcher) -> int:
     """Runs one cell in this process, where a debugger can follow it, and leaves the cache unchanged."""
     needed = [cell.needs for cell in cells if cell.needs is not None]
     chosen = [cell for cell in (*cells, *needed) if cell.key == key]
@@ -202,7 +206,7 @@ def _only(cells: Sequence[Cell], key: str, out: Path, console: Console) -> int:
             "run the study without --only first"
         )
     with progress.Display(console) as display:
-        run(chosen[0], out / f"only-{key}", display, out=out)
+        run(chosen[0], out / f"only-{key}", runs.Together((display, log)), out=out)
     return 0
 
 
@@ -214,6 +218,7 @@ def run_all(
     *,
     failures: list[Cell],
     idle: list[Worker],
+    log: runs.Watcher | None = None,
 ) -> None:
     """Runs the cells that are not done, and the cells that they replay or retime, in up to `jobs` processes.
 
@@ -226,6 +231,7 @@ def run_all(
       console: the console for progress.
       failures: the list that receives the cells that fail.
       idle: the idle workers to use; at the end the list holds all idle workers.
+      log: the watcher that receives the progress, next to the console.
 
     Raises:
       OSError: if the results folder cannot be written.
@@ -241,6 +247,7 @@ def run_all(
     running: dict[Any, _Running] = {}
     try:
         with progress.Display(console) as display:
+            watcher = runs.Together((display, log) if log else (display,))
             while waiting or running:
                 ready = [cell for cell in waiting if cell.needs is None or is_done(cell.needs, out)]
                 if not ready and not running:
@@ -252,7 +259,7 @@ def run_all(
                     running[begun.worker.wire] = begun
                     begun.worker.begin(cell)
                     begun.outcome.begin()
-                    display.begin(begun.outcome)
+                    watcher.begin(begun.outcome)
                 for wire in connection.wait(list(running), timeout=_PATIENCE):
                     worker, cell, outcome = running[wire]
                     if isinstance(said := _said(worker), OSError):
@@ -265,11 +272,11 @@ def run_all(
                         else:
                             worker.end()
                             failures.append(cell)
-                        display.end(outcome)
+                        watcher.end(outcome)
                         console.print(clock.ended(jobs, len(waiting) + len(running)))
                     else:
                         outcome.add(said)
-                        display.row(outcome)
+                        watcher.row(outcome)
                 shell.check()
     finally:
         for begun in running.values():

@@ -11,14 +11,18 @@ EXTRAS = {
     "gymnax": "lab",
     "h5py": "replay",
     "imageio": "experiments",
+    "imageio_ffmpeg": "video",
     "matplotlib": "experiments",
     "mujoco": "experiments",
     "pandas": "experiments",
     "pyarrow": "experiments",
+    "pygame": "video",
     "ray": "ray",
     "rich": "experiments",
     "safetensors": "replay",
     "scipy": "experiments",
+    "tensorboardX": "tensorboard",
+    "wandb": "wandb",
     "xarray": "lab",
 }
 

@@ -18,6 +18,8 @@ from stellaris.systems.pending_gradients import PendingGradients as PendingGradi
 from stellaris.systems.record import Record as Record
 from stellaris.systems.rollouts import Waiting as Waiting
 from stellaris.systems.session import Session as Session
+from stellaris.systems.sinks import TensorBoard as TensorBoard
+from stellaris.systems.sinks import WandB as WandB
 from stellaris.systems.staleness_control import StalenessControl as StalenessControl
 from stellaris.systems.stellaris import Stellaris as Stellaris
 from stellaris.systems.system import System as System

@@ -72,7 +72,8 @@ def train(
         nothing. The environments restart at every checkpoint, so a run with checkpoints differs from one without. A run
         that was interrupted and resumed equals the uninterrupted run with the same checkpoints.
       resume: whether to continue from the newest checkpoint, if there is one.
-      on_progress: called with every new row of the history; a resumed run does not pass old rows again.
+      on_progress: called with every new row of the history, for example a sink, such as `systems.TensorBoard("logs")`;
+        a resumed run does not pass old rows again.
       on_fragment: called with every fragment that an actor delivers, or with its pieces under `Workload.refresh`,
         whether or not it is learned from; for example `stellaris.replay.Episodes(...).add`. Each fragment or piece is
         passed once, in order for each environment, and must not be changed. A resumed run passes the fragments after
