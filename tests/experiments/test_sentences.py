@@ -3,6 +3,7 @@
 Each test computes the numbers, and looks for its sentences on the page, wherever the page breaks its lines.
 """
 
+import json
 import re
 
 import numpy as np
@@ -299,4 +300,24 @@ def test_a_million_steps():
         "docs/systems.md",
         f"after 215 s the synchronous system reaches {late.middle:,.0f}, range {late.low:.0f} to {late.high:,.0f})",
         f"After 65 s the synchronous system reaches {synchronous:.0f} and Stellaris {stellaris:.0f}, interpolated",
+    )
+
+
+def test_quickstart():
+    """The README's demo, run with `--seeds 3 --seconds 100`."""
+    runs = json.loads((RESULTS / "quickstart" / "summary.json").read_text())["runs"]
+    assert {run["virtual_seconds"] for run in runs} == {100.0}
+
+    def median(system, column):
+        return float(np.median([run[column] for run in runs if run["system"] == system]))
+
+    def returns(system):
+        each = [run["final_return"] for run in runs if run["system"] == system]
+        return f"{np.median(each):,.0f} ({min(each):,.0f} to {max(each):,.0f})"
+
+    costs = " and ".join(f"{median(system, 'cost_pay_per_use'):.3f}" for system in ("stellaris", "synchronous"))
+    assert not missing(
+        "README.md",
+        f"Stellaris has a median return of {returns('stellaris')} and synchronous training {returns('synchronous')}; "
+        f"billed by use, they cost {costs} USD",
     )
