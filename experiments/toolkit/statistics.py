@@ -112,9 +112,25 @@ def seeds_needed(variation: float, effect: float, *, power: float = 0.8, level: 
       >>> seeds_needed(0.3, 0.2), seeds_needed(0.3, 0.1)
       (41, 149)
     """
-    deviation = math.sqrt(math.log1p(variation**2))
-    z = stats.norm.ppf(0.5 + level / 2) + stats.norm.ppf(power)
-    return max(1, math.ceil(float(2 * (z * deviation / math.log1p(effect)) ** 2)))
+    return max(1, math.ceil(2 * (_deviations(variation, power, level) / math.log1p(effect)) ** 2))
+
+
+def detectable(variation: float, seeds: int, *, power: float = 0.8, level: float = 0.95) -> float:
+    """Returns the relative difference that a number of runs per system probably tells apart from none.
+
+    The inverse of `seeds_needed`, with the same assumptions.
+
+    Example:
+      >>> round(detectable(0.3, 41), 2)
+      0.2
+    """
+    return math.expm1(_deviations(variation, power, level) * math.sqrt(2 / seeds))
+
+
+def _deviations(variation: float, power: float, level: float) -> float:
+    """Returns `(z_level + z_power) s`, the smallest difference of logarithms that two runs in all would show."""
+    quantiles = stats.norm.ppf([0.5 + level / 2, power])
+    return float(quantiles.sum()) * math.sqrt(math.log1p(variation**2))
 
 
 def _resamples(tasks: Sequence[Sequence[float]]) -> int:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, learning, map, minionsrl, stellaris
+from experiments.report.tables import counts, learning, map, minionsrl, powers, stellaris
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
 TABLES: Mapping[str, Callable[[], Table]] = {
     "runs": counts.ran,
+    "powers": powers.needed,
     "claims": stellaris.claimed,
     "why": stellaris.ladder,
     "why-without-overhead": lambda: stellaris.ladder(stellaris.WITHOUT),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.toolkit import statistics
-from experiments.toolkit.statistics import FEWEST, estimate, interquartile_mean, seeds_needed
+from experiments.toolkit.statistics import FEWEST, detectable, estimate, interquartile_mean, seeds_needed
 
 
 def test_the_middle_half():
@@ -76,3 +76,10 @@ def test_intervals_against_resampling_by_hand():
 def test_no_runs(tasks):
     with pytest.raises(ValueError, match="every task needs at least one run"):
         estimate(*tasks)
+
+
+@pytest.mark.parametrize("variation", [0.05, 0.3])
+def test_what_is_detectable_with_the_seeds_needed(variation):
+    """As many seeds as are needed show the effect, and one fewer does not."""
+    n = seeds_needed(variation, 0.1)
+    assert detectable(variation, n) <= 0.1 < detectable(variation, n - 1)
