@@ -4,6 +4,7 @@ from stellaris.lab.dry_run import dry_run as dry_run
 from stellaris.lab.environments import CartPole as CartPole
 from stellaris.lab.gymnax_env import Gymnax as Gymnax
 from stellaris.lab.imposed import Constant as Constant
+from stellaris.lab.imposed import Logged as Logged
 from stellaris.lab.imposed import Maximum as Maximum
 from stellaris.lab.imposed import Sawtooth as Sawtooth
 from stellaris.lab.imposed import imposed as imposed

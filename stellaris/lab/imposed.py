@@ -1,5 +1,7 @@
 """Schedules with an imposed lag: data and gradients have given ages, and no platform is simulated."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -9,13 +11,16 @@ from stellaris._core import checks
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.types import NDArray
 
+#: Less than any difference between an age and the next multiple of 1/n that is not due to rounding.
+_ROUNDING = 1e-9
+
 
 @runtime_checkable
 class Lag(Protocol):
     """A pattern of ages: of successive batches, counted in batches, or of successive gradients, counted in versions."""
 
     def ages(self, n: int) -> NDArray:
-        """The ages of n successive batches or gradients, int `[n]`, at least 0."""
+        """The ages of n successive batches or gradients, `[n]`, at least 0; whole for gradients."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +83,45 @@ class Maximum:
         return np.random.default_rng(self.seed).integers(0, self.k, size=n, endpoint=True)
 
 
+@dataclass(frozen=True, eq=False)
+class Logged:
+    """Given ages in order, for example `runtime.WorkLog(...).ages`; after the last, the first follows.
+
+    Args:
+      values: the ages, which may be fractional for data: the mean age of each batch's samples.
+
+    Raises:
+      ValueError: if there are no ages, or one is negative or not finite.
+
+    Example:
+      >>> Logged([0, 1, 1.5]).ages(4).tolist()
+      [0.0, 1.0, 1.5, 0.0]
+    """
+
+    values: Sequence[float] | NDArray
+
+    def __post_init__(self) -> None:
+        if len(self.values) == 0:
+            raise ValueError("values is empty: give at least one age")
+        wrong = [(i, age) for i, age in enumerate(self.values) if not 0 <= age < math.inf]
+        if wrong:
+            raise ValueError(f"values[{wrong[0][0]}]={wrong[0][1]} is not an age: give finite numbers of at least 0")
+
+    def ages(self, n: int) -> NDArray:
+        """Returns the first n ages, repeated if there are fewer."""
+        return np.resize(np.asarray(self.values, float), n)
+
+
 def imposed(
     updates: int, *, actors: int, data: Lag = Constant(0), gradients: Lag | None = None, minibatches: int = 1
 ) -> Schedule:
     """Makes a schedule in which data and gradients have exactly the given ages.
 
-    All actors sample one fragment per batch, with the version that was the newest `age` batches before. Near the start,
-    where the age exceeds the number of earlier batches, they use version 0. Gradients also use
-    version 0 where their age exceeds the number of earlier versions.
+    All actors sample one fragment per batch, with the version that was the newest `age` batches before. If the age is
+    fractional, some actors' fragments are one batch older than the others': actor i of n has the age
+    `floor(age + i / n)`, so that the mean is the age, rounded down to a multiple of 1/n. Near the start, where the age
+    exceeds the number of earlier batches, they use version 0. Gradients also use version 0 where their age exceeds the
+    number of earlier versions.
 
     Args:
       updates: number of batches that are learned from.
@@ -98,7 +134,7 @@ def imposed(
 
     Raises:
       TypeError: if a number is not whole, or a lag has no method `ages`.
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1, or an age of gradients is not whole.
 
     Example:
       >>> schedule = imposed(4, actors=2, data=Constant(2))
@@ -110,19 +146,23 @@ def imposed(
     checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches)
     for name, lag in (("data", data), ("gradients", gradients)):
         if lag is not None and not isinstance(lag, Lag):
-            raise TypeError(f"{name}={lag!r} is not a Lag: pass Constant(4), Sawtooth(4) or Maximum(4)")
+            raise TypeError(f"{name}={lag!r} is not a Lag: pass Constant(4), Sawtooth(4), Maximum(4) or Logged(ages)")
     batch = np.arange(updates)
-    sampled_by = np.maximum(batch - data.ages(updates), 0)
+    # By Hermite's identity these floors have the sum floor(actors * age); the last term absorbs rounding.
+    shares = np.floor(data.ages(updates)[:, None] + np.arange(actors) / actors + _ROUNDING).astype(int)
+    sampled_by = np.maximum(batch[:, None] - shares, 0).ravel()
     pieces = updates * actors
     per_batch = 1 if gradients is None else minibatches  # versions
     gradient = np.arange(0 if gradients is None else updates * per_batch)
     ages = np.zeros(0, int) if gradients is None else gradients.ages(len(gradient))
+    if (fractional := ages[ages % 1 != 0]).size:
+        raise ValueError(f"gradients={gradients!r} has the age {fractional[0]}: the ages of gradients are whole")
     versions = updates * per_batch
     return Schedule(
         slots=actors,
         piece_before=_int32(np.repeat(batch * per_batch, actors)),
         piece_slot=_int32(np.tile(np.arange(actors), updates)),
-        piece_version=_int32(np.repeat(sampled_by * per_batch, actors)),
+        piece_version=_int32(sampled_by * per_batch),
         piece_noise=_int32(np.arange(pieces)),
         piece_start=_int32(np.where(np.arange(pieces) < actors, np.arange(pieces), NONE)),
         batch_before=_int32(batch * per_batch),

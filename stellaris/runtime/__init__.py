@@ -32,6 +32,8 @@ from stellaris.runtime.state.registry import register_value as register_value
 from stellaris.runtime.store.store import Store as Store
 from stellaris.runtime.store.versions import StoreFullError as StoreFullError
 from stellaris.runtime.trace.trace import Trace as Trace
+from stellaris.runtime.worklog import Work as Work
+from stellaris.runtime.worklog import WorkLog as WorkLog
 from stellaris.types import Versioned as Versioned
 
 if TYPE_CHECKING:

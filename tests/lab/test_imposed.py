@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stellaris.lab import Constant, Maximum, Sawtooth, imposed
+from stellaris.lab import Constant, Logged, Maximum, Sawtooth, imposed
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -50,3 +50,35 @@ def test_errors(arguments, message):
 def test_a_pattern_checks_its_number(pattern, k):
     with pytest.raises((TypeError, ValueError), match=f"k={k}"):
         pattern(k)
+
+
+@pytest.mark.parametrize("actors", [1, 3, 7, 16])
+def test_a_fractional_age_is_the_mean_over_the_actors(actors):
+    """Rounded down to a multiple of 1/actors; the ages of two actors differ by 1 at most."""
+    ages = np.arange(0, 4 * actors) / actors
+    schedule = imposed(len(ages) + 4, actors=actors, data=Logged([*[4.0] * 4, *ages]))
+    assert schedule.data_lag[4:] == pytest.approx(ages)
+    pieces = schedule.piece_version.reshape(-1, actors)
+    assert np.ptp(pieces, axis=1).max() == (1 if actors > 1 else 0)
+    between = imposed(5, actors=2, data=Logged([0.74]))
+    assert between.data_lag.tolist() == [0.0, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_logged_ages_start_again():
+    assert Logged([2, 0, 1]).ages(7).tolist() == [2, 0, 1, 2, 0, 1, 2]
+    whole = imposed(3, actors=1, gradients=Logged([1]), minibatches=2)
+    assert whole.gradient_lag.tolist() == [0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("ages", "message"),
+    [([], "values is empty"), ([0, -1], r"values\[1\]=-1 is not an age"), ([np.inf], r"values\[0\]=inf is not an age")],
+)
+def test_logged_ages_are_checked(ages, message):
+    with pytest.raises(ValueError, match=message):
+        Logged(ages)
+
+
+def test_the_ages_of_gradients_are_whole():
+    with pytest.raises(ValueError, match=r"gradients=.* has the age 0.5: the ages of gradients are whole"):
+        imposed(2, actors=1, gradients=Logged([0.5]))
