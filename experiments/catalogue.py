@@ -164,6 +164,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "70"},
         kind="figure",
     ),
+    "what-if": Entry("cluster.what_if", "a run that another stack logged, under other settings", {"": "2"}),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),
     "benchmarks": Entry("benchmarks.command", "", {"": "5"}),

@@ -32,4 +32,5 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "half-lost": lambda: learning.half_lost("best"),
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
     "free-lag": learning.free_lag,
+    "what-if": learning.what_if,
 }

@@ -59,3 +59,9 @@ def _halves(rate: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
         if row["rate"] == rate:
             found.setdefault(row["method"], {})[row["task"]] = row
     return found
+
+
+def what_if() -> Table:
+    """Returns the table of the worked example of a log from another stack."""
+    of = rows("what-if/table.csv")
+    return Table([*of[0]], [[*row.values()] for row in of])
