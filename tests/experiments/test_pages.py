@@ -9,7 +9,10 @@ from experiments.report import pages
 from experiments.report.tables import TABLES
 
 #: The pages whose tables of results are all written from the committed files.
-WRITTEN = [pages.ROOT / name for name in ("README.md", "docs/results.md", "docs/systems.md", "docs/lab-lag.md")]
+WRITTEN = [
+    pages.ROOT / page
+    for page in ("README.md", *(f"docs/{name}.md" for name in ("results", "systems", "lab-lag", "traces")))
+]
 
 
 def test_the_tables_are_those_of_the_committed_results(capsys):
