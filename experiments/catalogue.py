@@ -173,5 +173,6 @@ EXPERIMENTS: Mapping[str, Entry] = {
     ),
     "report": Entry("report.command", "all claims and figures on one page", {"": "1"}),
     "pages": Entry("report.pages", "the tables of results in the documentation", {"": "1"}),
+    "vectors": Entry("vectors.command", "the reference vectors of the pure functions", {"": "2"}),
     "list": Entry("listing"),
 }

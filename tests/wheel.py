@@ -17,11 +17,12 @@ README = ROOT / "README.md"
 
 #: Every public name can be imported without any extra, and the checkout is not what is imported.
 IMPORT = """
-import importlib.metadata, importlib.util, stellaris
+import importlib.metadata, importlib.resources, importlib.util, stellaris
 for name in dir(stellaris):
     getattr(stellaris, name)
 assert importlib.metadata.version("stellaris-rl") == stellaris.__version__
 assert "site-packages" in stellaris.__file__, stellaris.__file__
+assert importlib.resources.files("stellaris").joinpath("vectors.safetensors").is_file(), "no reference vectors"
 assert not any(map(importlib.util.find_spec, ("experiments", "theory_checks"))), "not the library alone"
 print("import stellaris:", stellaris.__version__)
 """
