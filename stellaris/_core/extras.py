@@ -19,6 +19,7 @@ EXTRAS = {
     "rich": "experiments",
     "safetensors": "replay",
     "scipy": "experiments",
+    "torch": "torch",
     "xarray": "lab",
 }
 
