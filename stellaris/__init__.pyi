@@ -15,6 +15,7 @@ from . import returns as returns
 from . import runtime as runtime
 from . import scheduling as scheduling
 from . import systems as systems
+from . import torch as torch
 from . import types as types
 from .acting import ActorCritic as ActorCritic
 from .acting import EnvSpec as EnvSpec

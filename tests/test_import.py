@@ -12,7 +12,19 @@ import pytest
 import stellaris
 from stellaris._core.extras import EXTRAS
 
-HEAVY = ("chex", "flax", "envpool", "gymnasium", "mujoco", "pandas", "matplotlib", "rich", "h5py", "safetensors")
+HEAVY = (
+    "chex",
+    "flax",
+    "envpool",
+    "gymnasium",
+    "mujoco",
+    "pandas",
+    "matplotlib",
+    "rich",
+    "h5py",
+    "safetensors",
+    "torch",
+)
 
 
 def test_pure_functions_need_no_platform() -> None:
@@ -88,7 +100,7 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
     imported = {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}
     listed = {
         imported.get(package := requirement.partition(">")[0], package): extra
-        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video")
+        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video", "torch")
         for requirement in project["optional-dependencies"][extra]
     }
     assert listed == EXTRAS
@@ -175,7 +187,7 @@ def test_every_optional_package_is_tested_as_missing() -> None:
 #: What the next test hides.
 HIDDEN = (
     *("flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors"),
-    *("tensorboardX", "wandb", "xarray"),
+    *("tensorboardX", "torch", "wandb", "xarray"),
 )
 
 
@@ -184,7 +196,7 @@ def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
 import numpy as np, os
-from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, replay, runtime, systems
+from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, ppo_loss, replay, runtime, systems, torch
 from stellaris.acting import Pixels, envs
 from stellaris.replay import datasets, files
 class Own:
@@ -200,6 +212,7 @@ table = replay.init(dict(x=np.zeros(1, np.float32)), capacity=2, length=2)
 said(lambda: files.save(table, "{tmp_path}/table"))
 said(lambda: files.load("{tmp_path}/table"))
 said(lambda: runtime.RayPlatform)
+said(lambda: torch.differentiable(ppo_loss))
 said(lambda: Trace().to_dataframe())
 said(lambda: Trace().save("{tmp_path}/x.parquet"))
 said(lambda: Trace().save("{tmp_path}/x.csv"))
@@ -221,6 +234,7 @@ print(os.listdir("{tmp_path}"))
         "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
         "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
         "RayPlatform needs ray: pip install 'stellaris-rl[ray]'",
+        "stellaris.torch needs torch: pip install 'stellaris-rl[torch]'",
         f"a trace's table needs pandas: {experiments}",
         f"{tmp_path}/x.parquet needs pyarrow: {experiments}",
         f"a trace's table needs pandas: {experiments}",

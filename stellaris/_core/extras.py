@@ -22,6 +22,7 @@ EXTRAS = {
     "safetensors": "replay",
     "scipy": "experiments",
     "tensorboardX": "tensorboard",
+    "torch": "torch",
     "wandb": "wandb",
     "xarray": "lab",
 }
