@@ -110,7 +110,7 @@ class PlatformContract:
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
 
     def test_held_are_the_versions_that_others_run_with(self, platform: Platform) -> None:
-        """`held` lists the invocation's own version, then those of other invocations; padding repeats the first."""
+        """`held` lists the invocation's own version, then other invocations' versions; padding repeats the first."""
         warm(platform, slow=2)
         store = platform.store
         calls = []

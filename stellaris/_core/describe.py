@@ -141,7 +141,7 @@ def _function(function: types.FunctionType, of: Any) -> Any:
 
 
 def methods(value: Any) -> str:
-    """Returns a digest of the code of a value's methods, including those of its base classes."""
+    """Returns a digest of the code of a value's methods, including the methods of its base classes."""
     functions = {
         f"{of.__qualname__}.{name}": _code(one.__code__)
         for of in type(value).__mro__

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 #: The extra that installs each package, by import name.
 EXTRAS = {
+    "cloudpickle": "dask",
+    "distributed": "dask",
     "envpool": "experiments",
     "flax": "experiments",
     "gymnasium": "experiments",

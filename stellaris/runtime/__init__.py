@@ -1,5 +1,6 @@
-"""The platforms on which systems run: a simulated platform, and a platform on a Ray cluster."""
+"""The platforms on which systems run: a simulated platform, and platforms on a Ray or a Dask cluster."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from stellaris._core.extras import needs
@@ -37,13 +38,14 @@ from stellaris.runtime.worklog import WorkLog as WorkLog
 from stellaris.types import Versioned as Versioned
 
 if TYPE_CHECKING:
+    from stellaris.runtime.dask.platform import DaskPlatform as DaskPlatform
     from stellaris.runtime.ray.platform import RayPlatform as RayPlatform
 
 
 def __getattr__(name: str) -> Any:
-    """Imports `RayPlatform` at its first use, because Ray is an optional dependency and slow to import."""
-    if name != "RayPlatform":
+    """Imports a cluster's platform at its first use, because Ray and Dask are optional and slow to import."""
+    if name not in ("RayPlatform", "DaskPlatform"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needs("RayPlatform"):
-        from stellaris.runtime.ray.platform import RayPlatform
-    return RayPlatform
+    module = name.removesuffix("Platform").lower()
+    with needs(name):
+        return getattr(import_module(f"stellaris.runtime.{module}.platform"), name)

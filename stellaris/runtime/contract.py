@@ -1,7 +1,8 @@
 """The contract between systems and platforms: the methods that a system may call on any platform.
 
-The simulated platform implements the contract in virtual time and in real ("wall") time, the Ray platform on a cluster.
-Simulated delays, faults and clocks are not part of the contract. `functions.Context` is the contract for bodies.
+The simulated platform implements the contract in virtual time and in real ("wall") time, and the Ray and the Dask
+platform on clusters. Simulated delays, faults and clocks are not part of the contract. `functions.Context` is the
+contract for bodies.
 """
 
 import math
@@ -146,8 +147,8 @@ class Platform(Protocol):
 
         Returns:
           The sum of the concurrent invocations, the provisioned containers and the containers requested by `prewarm` so
-          far; at most the function's `max_concurrency`. On the simulated platform's wall clock the bound is twice as
-          large if the function has a time-out, because a killed body keeps its slot until it returns.
+          far; at most the function's `max_concurrency`. On the simulated platform's wall clock and on Dask the bound is
+          twice as large if the function has a time-out, because a killed body keeps its slot until it returns.
 
         Raises:
           LookupError: if no function of this name is deployed.

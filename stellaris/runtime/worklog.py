@@ -73,7 +73,7 @@ _REQUIRED = ("function", "seconds")
 
 @dataclass(frozen=True)
 class WorkLog:
-    """What another stack logged of a run, in the order in which it happened; see docs/traces.md.
+    """Another stack's log of a run, in the order of its events; see docs/traces.md.
 
     Args:
       rows: the pieces of work.
@@ -167,7 +167,7 @@ class WorkLog:
         """Returns the rate at which a function's versions followed each other.
 
         Args:
-          function: the function whose rows count: those of training steps have the newest version at their start.
+          function: the function whose rows count. Rows of training steps have the newest version at their start.
 
         Raises:
           ValueError: if not two of the rows have a version and a start, at different times.

@@ -1,10 +1,11 @@
-"""The contract's tests, for the platforms of this project and for the one that docs/platform.md shows."""
+"""The contract's tests, for the platforms of this project and for those that docs/backend.md shows."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from stellaris import runtime
 from stellaris.runtime import RayPlatform, SimulatedPlatform
 from stellaris.testing import PlatformContract
 
@@ -32,13 +33,26 @@ class TestCluster(PlatformContract):
         return RayPlatform(functions)
 
 
-def _shown() -> type[PlatformContract]:
-    """The test class of the page's section "A platform of your own"."""
-    page = (Path(__file__).parents[2] / "docs" / "platform.md").read_text()
+@pytest.mark.slow
+class TestDask(PlatformContract):
+    """The platform on a Dask cluster."""
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, dask_on_this_machine: str) -> None:
+        self.address = dask_on_this_machine
+
+    def make(self, functions):
+        return runtime.DaskPlatform(functions, address=self.address)
+
+
+def _shown(name: str) -> type[PlatformContract]:
+    """A test class of the page "Write a backend"."""
+    page = (Path(__file__).parents[2] / "docs" / "backend.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    names = {"__name__": "docs.platform"}
-    exec(next(block for block in blocks if "PlatformContract" in block), names)
-    return names["TestPoolPlatform"]
+    names = {"__name__": "docs.backend"}
+    exec(next(block for block in blocks if name in block), names)
+    return names[name]
 
 
-TestPlatformOfThePage = _shown()
+TestContainersInThisProcess = _shown("TestPoolPlatform")
+TestContainersOfMessages = _shown("TestThreadPlatform")

@@ -27,10 +27,11 @@ _PATIENCE = 2.0
 class EnginePlatform(Platform):
     """The base class of platforms: the engine provides limits, queues, containers, retries, the trace and bills.
 
-    `SimulatedPlatform` and `RayPlatform` are subclasses. To write another one, subclass `BodyRunner`, which runs the
-    bodies, and this class, whose `__init__` is given a body runner. All methods of the contract are inherited; override
-    `close` (and call the inherited `close`) if the platform has other resources to release, and `slots` if a killed
-    body may keep running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
+    `SimulatedPlatform`, `RayPlatform` and `DaskPlatform` are subclasses. To write another one, subclass `BodyRunner`,
+    which runs the bodies, and this class, whose `__init__` is given a body runner; or, if containers are in other
+    processes, `MessageBodies` and `ClusterPlatform`. All methods of the contract are inherited; override `close` (and
+    call the inherited `close`) if the platform has other resources to release, and `slots` if a killed body may keep
+    running in its slot. `stellaris.testing.PlatformContract` then tests the platform.
 
     Args:
       deployment: the functions and nodes, and the faults to simulate.

@@ -10,16 +10,16 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from stellaris.runtime.engine.bodies import BodyRunner, ContainerLostError
+from stellaris.runtime.engine.bodies import ContainerLostError
 from stellaris.runtime.engine.calls import Call, Container
 from stellaris.runtime.engine.clock import Clock
+from stellaris.runtime.engine.cluster import ClusterBodies
 from stellaris.runtime.engine.threads import Outcome, Settled
 from stellaris.runtime.functions import Function, FunctionSpec
 from stellaris.runtime.ray.container import PROGRAMS, Process, Returned, Sent, fields, message
 from stellaris.runtime.ray.packing import Packer, Unpacker, packed_program
 from stellaris.runtime.ray.session import Session
 from stellaris.runtime.resources import Node, Resources
-from stellaris.runtime.trace.trace import Trace
 
 #: Bytes of a GB, as in `Resources`.
 GB = 1e9
@@ -52,7 +52,7 @@ class _Program(NamedTuple):
     reference: Any
 
 
-class RayBodies(BodyRunner):
+class RayBodies(ClusterBodies):
     """Runs the body of each call in the actor of its container.
 
     Args:
@@ -63,6 +63,7 @@ class RayBodies(BodyRunner):
     """
 
     def __init__(self, nodes: Sequence[Node], seed: int, clock: Clock, session: Session) -> None:
+        super().__init__(clock)
         self._session = session
         self._nodes = tuple(nodes)
         self._seed = seed
@@ -72,9 +73,6 @@ class RayBodies(BodyRunner):
         self._programs: weakref.WeakKeyDictionary[Function, _Program] = weakref.WeakKeyDictionary()
         self._numbers = itertools.count()
         self._actor = ray.remote(Process)
-        self._containers: dict[int, Container] = {}  # containers that have an actor, by number
-        self._clock = clock
-        self.trace = Trace()  #: the trace of measured durations; the platform replaces it by its own trace.
 
     # ---- containers -----------------------------------------------------------------------------------------------
 
@@ -97,7 +95,7 @@ class RayBodies(BodyRunner):
         prepared = actor.prepare.remote(program).future()
         container.handle = _Remote(actor, sent, prepared)
         container.starting = True
-        self._containers[container.number] = container
+        self.containers[container.number] = container
         # The callback is added last, because it may be called at once.
         prepared.add_done_callback(lambda _: on_made(container))
 
@@ -105,7 +103,7 @@ class RayBodies(BodyRunner):
         """Returns the error if the actor could not be made."""
         error: BaseException | None = container.handle.prepared.exception()
         if error is None and (seconds := container.handle.prepared.result()):
-            self._note("initialisation", container, seconds)
+            self.note("initialisation", container, seconds)
         return error
 
     def end(self, container: Container) -> None:
@@ -116,7 +114,7 @@ class RayBodies(BodyRunner):
                 with contextlib.suppress(ray.exceptions.RayError):  # the actor does not exist yet, or no longer
                     ray.kill(container.handle.actor, no_restart=True)
             container.handle = None
-            del self._containers[container.number]
+            del self.containers[container.number]
 
     def lost_nodes(self) -> Sequence[int]:
         """Returns the indices of the nodes that Ray considers dead."""
@@ -192,24 +190,9 @@ class RayBodies(BodyRunner):
         if not isinstance(call.task, Settled) and call.task.exception() is None:
             assert call.container is not None
             returned = Returned(*fields(call.task.result()))
-            self._note("unpacked", call.container, returned.fetching, call.number)
-            self._note("computed", call.container, returned.computing, call.number)
+            self.note("unpacked", call.container, returned.fetching, call.number)
+            self.note("computed", call.container, returned.computing, call.number)
         return 0.0
-
-    def close(self, patience: float) -> None:
-        """Ends the remaining containers, which exist only if making the platform failed."""
-        for container in list(self._containers.values()):
-            self.end(container)
-
-    def _note(self, event: str, container: Container, seconds: float, number: int = -1) -> None:
-        self.trace.append(
-            self._clock.now,
-            event,
-            function=container.function,
-            invocation=number,
-            container=container.number,
-            value=seconds,
-        )
 
     def _sent(self, program: Function, function: str, actor: Any, sent: dict[int, None]) -> int:
         """Sends a program to an actor, unless the actor has it already; returns the program's number."""

@@ -1,20 +1,15 @@
 """The process inside a Ray actor: a container, which keeps its state from one call to the next."""
 
 import contextlib
-import functools
 import pickle
 import time
-import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import ray
 from ray import cloudpickle
 
-from stellaris.runtime.engine.calls import BodyContext, Container
-from stellaris.runtime.engine.execution import initialise, run_body
-from stellaris.runtime.engine.threads import Outcome
+from stellaris.runtime.engine.remote import RemoteContainer, sendable
 from stellaris.runtime.functions import Function
 from stellaris.runtime.ray.packing import Packed, Packer, Unpacker
 
@@ -69,15 +64,16 @@ class Process:
     """
 
     def __init__(self, function: str, number: int, slot: int, seed: int) -> None:
-        self._container = Container(number, function, slot, program=None)
-        self._seed = seed
+        self._function = function
+        self._number = number
+        self._container = RemoteContainer(function, number, slot, seed)
         self._programs: dict[int, Function | Exception] = {}  # an exception if a program could not be loaded
         self._packer = Packer()
         self._unpacker = Unpacker()
 
     def __repr__(self) -> str:
         """Returns the name of the actor in Ray's dashboard and logs."""
-        return f"{self._container.function} {self._container.number}"
+        return f"{self._function} {self._number}"
 
     def load(self, number: int, program: Sequence[Any]) -> None:
         """Loads a program. If loading fails, the calls that run the program fail.
@@ -104,8 +100,7 @@ class Process:
         if program is not None:
             # An error is not reported here: the first body calls `init` again, and its call then fails with the error.
             with contextlib.suppress(Exception, SystemExit):
-                # There is no invocation, so the number is -1; the key of `init` follows from the container's number.
-                initialise(self._program(program), self._context(-1, 1, 0.0))
+                self._container.initialise(self._program(program))
         return time.perf_counter() - began
 
     def run(self, sent: Any) -> Any:
@@ -126,16 +121,16 @@ class Process:
             body = self._program(call.program)
             values = self._unpacker.unpack(call.arguments) if call.arguments else ()
         except Exception as error:
-            return Returned(None, _sendable(error), time.perf_counter() - began, 0.0)
+            return Returned(None, sendable(error), time.perf_counter() - began, 0.0)
         fetched = time.perf_counter()
-        value, failure = _outcome(body, self._context(call.number, call.attempt, call.now), values)
+        value, failure = self._container.run(body, values, number=call.number, attempt=call.attempt, now=call.now)
         computed = time.perf_counter()
         packed = None
         if failure is None and value is not None:
             try:
-                packed = self._packer.pack(value, f"the result of function {self._container.function!r}")
+                packed = self._packer.pack(value, f"the result of function {self._function!r}")
             except TypeError as error:
-                failure = _sendable(error)
+                failure = sendable(error)
         return Returned(packed, failure, fetched - began, computed - fetched)
 
     def _program(self, number: int) -> Function:
@@ -143,34 +138,3 @@ class Process:
         if isinstance(program, Exception):
             raise program
         return program
-
-    def _context(self, number: int, attempt: int, now: float) -> BodyContext:
-        return BodyContext(self._container, _root_key(self._seed), number, attempt, now)
-
-
-def _outcome(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
-    """Runs a body until its arrays are computed; returns its value and its error."""
-    try:
-        value, failure = run_body(program, context, arguments)
-        # Arrays are awaited here, not when the result is packed: the time and errors of computing belong to the body.
-        jax.block_until_ready(value)  # type: ignore[no-untyped-call]
-    except BaseException as error:  # including SystemExit, which should end the body and not the process
-        return None, _sendable(error)
-    return (value, None) if failure is None else (None, _sendable(failure))
-
-
-@functools.cache  # the key is made once per process, because that can take longer than a body
-def _root_key(seed: int) -> jax.Array:
-    return jax.random.key(seed)
-
-
-def _sendable(error: BaseException) -> BaseException:
-    """Returns an error that can be sent, with its traceback as a note, because tracebacks are not pickled."""
-    where = "".join(traceback.format_exception(error))
-    try:
-        # The error is also loaded, because an exception whose __init__ takes other arguments fails only on loading.
-        pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}\n{where}")
-    error.add_note(f"In the container:\n{where}")
-    return error

@@ -1,13 +1,9 @@
 """Values as messages to containers: bytes, with large arrays as references into Ray's object store."""
 
-import contextlib
-import functools
-import inspect
 import io
 import pickle
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from types import FunctionType
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +12,8 @@ import ray
 import ray.exceptions
 from ray import cloudpickle
 
+from stellaris.runtime.engine.pickling import refused
+from stellaris.runtime.store import kept
 from stellaris.types import NDArray
 
 #: Arrays of this many bytes or more go into the object store, so that they are sent to each node once, and not at
@@ -23,17 +21,11 @@ from stellaris.types import NDArray
 LARGE = 100 * 1024
 
 
-class Kept:
-    """A value of the versioned store, and the reference to its copy in Ray's object store.
-
-    Args:
-      value: any tree of arrays; do not change it afterwards.
-      nbytes: bytes of its arrays.
-    """
+class Kept(kept.Kept):
+    """A value of the versioned store, and the reference to its copy in Ray's object store."""
 
     def __init__(self, value: Any, nbytes: int) -> None:
-        self.value = value
-        self.nbytes = nbytes  # the attribute that `references.size` reads
+        super().__init__(value, nbytes)
         self.reference = ray.put(value)
 
 
@@ -70,7 +62,7 @@ class Packer:
         except ray.exceptions.RayError:
             raise  # for example a full object store, which is not the value's fault
         except Exception as error:
-            raise _refused(value, what, error) from error
+            raise refused(value, what, error, cloudpickle.dumps) from error
         return Packed(file.getvalue(), pickler.arrays, pickler.references)
 
     def stored(self, array: jax.Array) -> Any:
@@ -169,50 +161,5 @@ def packed_program(program: Any, what: str) -> bytes:
     try:
         content: bytes = cloudpickle.dumps(program)
     except Exception as error:
-        raise _refused(program, what, error) from error
+        raise refused(program, what, error, cloudpickle.dumps) from error
     return content
-
-
-def _refused(value: Any, what: str, error: Exception) -> TypeError:
-    """Returns the error for a value that cannot be pickled; the error names the innermost part at fault."""
-    where, culprit = _culprit(value, "")
-    return TypeError(
-        f"{what} cannot be sent to another process: {where or 'it'} is {culprit!r:.100} ({error}): have the body or "
-        "`init` make it in the container instead"
-    )
-
-
-def _culprit(value: Any, where: str, depth: int = 8) -> tuple[str, Any]:
-    """Finds the innermost part of a value that cannot be pickled; returns the path to it, and the part."""
-    # The search ends after `depth` levels, because parts may refer to one another in a circle.
-    for name, part in _parts(value) if depth else ():
-        try:
-            cloudpickle.dumps(part)
-        except Exception:
-            return _culprit(part, f"{where}.{name}" if where else name, depth - 1)
-    return where, value
-
-
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the parts of a value by name; for a function, the variables that it refers to."""
-    if isinstance(value, functools.partial):
-        value = {"func": value.func, "args": value.args, "keywords": value.keywords}
-    if inspect.ismethod(value):
-        yield "self", value.__self__
-    elif inspect.isfunction(value):
-        yield from _variables(value)
-    elif isinstance(value, Mapping):
-        yield from ((str(key), part) for key, part in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((str(i), part) for i, part in enumerate(value))
-    else:
-        yield from getattr(value, "__dict__", {}).items()
-
-
-def _variables(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yields the variables that a function refers to, if they have a value."""
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # an empty cell: the variable is assigned later
-            yield name, cell.cell_contents
-    yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)

@@ -6,9 +6,8 @@ import os
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from queue import Empty
 from typing import Any
 
 import ray
@@ -16,14 +15,14 @@ import ray
 from stellaris._core import checks
 from stellaris.runtime.engine import arguments
 from stellaris.runtime.engine.clock import WallClock
+from stellaris.runtime.engine.cluster import ClusterPlatform, needs_nodes
 from stellaris.runtime.engine.deployment import Deployment
 from stellaris.runtime.engine.placement import Placement
-from stellaris.runtime.engine.platform import EnginePlatform
-from stellaris.runtime.functions import Function, FunctionSpec, Invocation
+from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.ray.bodies import GB, RayBodies
 from stellaris.runtime.ray.session import Session
 from stellaris.runtime.ray.store import RayStore
-from stellaris.runtime.resources import Node, Resources
+from stellaris.runtime.resources import Node
 
 #: The number of platforms that use each Ray session, by the session's number. Only sessions that a platform has started
 #: are here. The last platform of a session shuts Ray down.
@@ -31,7 +30,7 @@ _USERS: Counter[tuple[str, str]] = Counter()
 _USERS_LOCK = threading.Lock()  # platforms may be made and closed on several threads, but share one Ray per process
 
 
-class RayPlatform(EnginePlatform):
+class RayPlatform(ClusterPlatform):
     """Runs functions on a Ray cluster: each container is a Ray actor, which is a separate process.
 
     Limits, queues, keep-alive, pre-warming, time-outs and retries are as on the wall clock of `SimulatedPlatform`.
@@ -74,14 +73,14 @@ class RayPlatform(EnginePlatform):
       ValueError: if an argument is out of its range, or no node could ever hold a function's containers.
 
     Example:
-      ```python
-      from stellaris.runtime import FunctionSpec, RayPlatform
-      from stellaris.runtime.delays import Measured
+      This starts Ray, so it is not a doctest::
 
-      with RayPlatform({"double": FunctionSpec(Measured())}) as platform:
-          platform.invoke("double", lambda context, x: 2 * x, 21)
-          print(platform.next_completion().result())  # 42
-      ```
+        from stellaris.runtime import FunctionSpec, RayPlatform
+        from stellaris.runtime.delays import Measured
+
+        with RayPlatform({"double": FunctionSpec(Measured())}) as platform:
+            platform.invoke("double", lambda context, x: 2 * x, 21)
+            print(platform.next_completion().result())  # 42
     """
 
     def __init__(
@@ -109,38 +108,14 @@ class RayPlatform(EnginePlatform):
         # Ray is started after all checks that need no cluster, because starting it takes seconds.
         session = self._join(address)
         with contextlib.ExitStack() as unmade:
-            # Callbacks are called in reverse order, so that containers end while Ray still runs.
             unmade.callback(self._leave)
-            # If no container needs resources, Ray places the containers. Otherwise the engine places them, because only
-            # the engine knows which containers are idle and can be evicted.
-            if any(_needy(spec) for spec in functions.values()):
+            if needs_nodes(deployment):  # otherwise Ray places the containers
                 deployment = replace(deployment, nodes=_nodes(slots_per_gpu))
             # The clock is stopped, so that the time of making provisioned containers is not part of the run.
             clock = WallClock(stopped=True)
             bodies = RayBodies(deployment.nodes, seed, clock, session)
-            unmade.callback(bodies.close, 0.0)
             super().__init__(deployment, clock, bodies, seed=seed, hang_after=hang_after, store=RayStore)
-            bodies.trace = self.trace
-            self._await_provisioned(hang_after)
             unmade.pop_all()
-        self._remote = bodies
-        clock.start()
-
-    def invoke(
-        self,
-        name: str,
-        function: Function | Callable[..., Any],
-        *args: Any,
-        at: float | None = None,
-        work: float = 1.0,
-        tag: Any = None,
-    ) -> Invocation:
-        if not isinstance(function, Function):
-            function = self._programs.of(function)
-        # The program is checked here and not when the call starts, so that the caller who passed it gets the error.
-        if name in self.functions and not self._closed:
-            self._remote.check(function, name)
-        return super().invoke(name, function, *args, at=at, work=work, tag=tag)
 
     def close(self, *, patience: float = math.inf) -> None:
         if not self._closed:
@@ -168,19 +143,6 @@ class RayPlatform(EnginePlatform):
                     del _USERS[number]
                     if not self._session.over:
                         ray.shutdown()
-
-    def _await_provisioned(self, patience: float) -> None:
-        """Waits for the provisioned containers, which are made before the clock starts."""
-        for _ in range(sum(spec.provisioned for spec in self.functions.values())):
-            try:
-                container: Any = self._life.returned.get(timeout=patience)
-            except Empty:
-                raise RuntimeError(
-                    f"a provisioned container was not made within hang_after={patience} s: see Ray's logs, and check "
-                    "that the cluster is not in use"
-                ) from None
-            # The time is 0, because the clock stands still until all provisioned containers are made.
-            self._life.fleet.made(container, 0.0)
 
 
 def connect(address: str | None = None, **options: Any) -> bool:
@@ -231,10 +193,6 @@ def starting_processes() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"os\.fork\(\) was called", category=RuntimeWarning)
         yield
-
-
-def _needy(spec: FunctionSpec) -> bool:
-    return spec.resources != Resources()
 
 
 def _nodes(slots_per_gpu: int) -> tuple[Node, ...]:
