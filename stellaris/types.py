@@ -98,7 +98,8 @@ class Distribution(Protocol):
 
 
 #: `(params, observation [..., *obs]) -> (distribution parameters, value [...])`: any network, from any library. The
-#: parameters are logits `[..., n]`, a pair `(mean, log_std)`, or a `Distribution`.
+#: parameters are logits `[..., n]`, a pair `(mean, log_std)`, or a `Distribution`. If the trajectory has a memory, the
+#: observation is `stellaris.memory.Sequences`.
 ApplyFn: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
 
 
@@ -124,6 +125,7 @@ class Trajectory(NamedTuple):
     log_prob: Array  #: `[T, B]` log-probability of the action under the behaviour policy.
     value: Array  #: `[T + 1, B]` the behaviour policy's value of every observation.
     version: Array  #: `[T, B]` int32 version of the behaviour policy.
+    memory: Tree = None  #: `[1, B, ...]` the policy's memory before the first step; None for a policy without memory.
 
 
 def concatenate(trajectories: Sequence[Trajectory]) -> Trajectory:

@@ -89,6 +89,34 @@ class ConvolutionTowers(nn.Module):
         return _distribution(self, output), value
 
 
+class Remembering(nn.Module):
+    """A network with memory: tanh layers, a recurrent cell, and linear outputs for policy and value.
+
+    Source:
+      Espeholt et al. 2018, IMPALA, Figure 3: policy and value share all layers up to the output of the recurrent layer.
+    """
+
+    cell: nn.RNNCellBase
+    actions: int
+    discrete: bool
+    hidden: tuple[int, ...] = (64,)
+
+    @nn.nowrap
+    def initial_memory(self) -> Any:
+        """The cell's first carry, of one environment."""
+        return self.cell.initialize_carry(jax.random.key(0), (1,))
+
+    @nn.compact
+    def __call__(self, observation: Any, memory: Any) -> tuple[Categorical | DiagonalGaussian, jax.Array, Any]:
+        x = joined(observation)
+        for width in self.hidden:
+            x = nn.tanh(_hidden(width)(x))
+        memory, features = self.cell(memory, x)
+        output = nn.Dense(self.actions, kernel_init=_orthogonal(POLICY_GAIN), name="policy")(features)
+        value = nn.Dense(1, kernel_init=_orthogonal(1.0), name="value")(features)[..., 0]
+        return _distribution(self, output), value, memory
+
+
 class _Convolutions(nn.Module):
     """Two convolutions, a third over the whole remaining map, and a linear output."""
 
@@ -106,6 +134,17 @@ class _Convolutions(nn.Module):
 def as_floats(x: jax.Array) -> jax.Array:
     """Converts to float32; bytes are divided by 255."""
     return x / jnp.float32(255) if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+def joined(observation: Any) -> jax.Array:
+    """Flattens the arrays of observations `[n, *obs]`, and joins them as floats `[n, features]`.
+
+    Example:
+      >>> joined({"map": jnp.zeros((7, 2, 3), jnp.uint8), "speed": jnp.zeros(7)}).shape
+      (7, 7)
+    """
+    rows = [as_floats(jnp.asarray(leaf)) for leaf in jax.tree.leaves(observation)]
+    return jnp.concatenate([row.reshape(len(row), -1) for row in rows], axis=-1)
 
 
 def channels_last(images: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -175,7 +214,9 @@ class _Tower(nn.Module):
         return nn.Dense(self.outputs, kernel_init=_orthogonal(self.output_gain))(x)
 
 
-def _distribution(module: Towers | NatureCNN | ConvolutionTowers, output: jax.Array) -> Categorical | DiagonalGaussian:
+def _distribution(
+    module: Towers | NatureCNN | ConvolutionTowers | Remembering, output: jax.Array
+) -> Categorical | DiagonalGaussian:
     """The distribution with `output` as logits or means; the deviations of continuous actions are parameters."""
     if module.discrete:
         return Categorical(output)

@@ -40,7 +40,7 @@ class Statistics(NamedTuple):
 
         Args:
           observation: a tree whose leaves have a shape and a dtype, such as `EnvSpec.observation`.
-          returns: whether to keep statistics of discounted returns, too.
+          returns: whether to also keep statistics of discounted returns.
         """
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape) if _is_float(leaf) else None, observation)
         nothing = Statistics(np.float64(0), np.float64(0), np.float64(0)) if returns else None

@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from stellaris._core import checks
+from stellaris.acting import cells
 from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.vector import EnvSpec, array
 from stellaris.distributions import Categorical, DiagonalGaussian, as_distribution
+from stellaris.memory import Sequences, check_memory, unroll
 from stellaris.types import Distribution, Tree
 
 
@@ -37,6 +39,45 @@ class Network(Protocol):
         """
 
 
+@runtime_checkable
+class RecurrentNetwork(Protocol):
+    """The protocol of a network with memory: it carries a state, such as a GRU's, from one step to the next.
+
+    A flax module with a method `initial_memory` satisfies it. `FlaxMemory` and `EquinoxMemory` make one of a cell.
+    """
+
+    def initial_memory(self) -> Tree:
+        """Returns the memory of one environment at an episode's start, any tree of arrays `[...]`."""
+
+    def init(self, key: jax.Array, observation: Tree, memory: Tree, /) -> Tree:
+        """Returns initial parameters, from a key, observations `[1, *obs]` and memories `[1, ...]`."""
+
+    def apply(self, params: Tree, observation: Tree, memory: Tree, /) -> tuple[Any, Any, Tree]:
+        """Takes one step of `n` environments, whose observations `[n, *obs]` and memories `[n, ...]` are given.
+
+        The library resets memories where an episode starts, and runs the step over the time axis.
+
+        Returns:
+          The action distribution `[n, ...]`, which must be a tree of arrays, and the value `[n]`, as `Network.apply`;
+          and the memory after the step, with the shapes and dtypes of the memory before it.
+        """
+
+
+@runtime_checkable
+class CachingNetwork(Network, Protocol):
+    """A network that may keep a cache, such as a transformer's keys and values, from one step to the next.
+
+    The cache only saves time: `apply` defines the network, from one observation. So it is not a memory in the sense of
+    `RecurrentNetwork`, and is neither stored nor learned from.
+    """
+
+    def recall(self, params: Tree, observation: Tree, /) -> Tree:
+        """Computes the cache with which the observations `[..., *obs]` can be resumed."""
+
+    def resume(self, params: Tree, cache: Tree, observation: Tree, /) -> tuple[tuple[Any, Any], Tree]:
+        """Returns what `apply` returns for observations `[..., *obs]`, and the cache for the next observations."""
+
+
 class PolicyVersion(NamedTuple):
     """One published version: parameters, and the normaliser that belongs to them."""
 
@@ -50,14 +91,14 @@ class Policy:
 
     Args:
       spec: the environment's specification.
-      network: any `Network`.
+      network: any `Network`, or a `RecurrentNetwork` for a policy with memory.
       normalise: whether observations of floats are normalised by running statistics before the network sees them.
       scaling_discount: if given, learners divide rewards by the running standard deviation of the returns that are
         discounted by this factor, and clip the quotients to ±10. Values are then in these units; histories, budgets and
         evaluations have unscaled returns. None leaves rewards as they are.
 
     Raises:
-      TypeError: if the network lacks a method, or cannot be hashed.
+      TypeError: if the network lacks a method, cannot be hashed, or is a recurrent cell.
       ValueError: if `scaling_discount` is not in [0, 1].
 
     Source:
@@ -77,13 +118,14 @@ class Policy:
     """
 
     spec: EnvSpec
-    network: Network
+    network: Network | RecurrentNetwork
     normalise: bool = True
     scaling_discount: float | None = None
 
     def __post_init__(self) -> None:
         if self.scaling_discount is not None:
             checks.between_zero_and_one(scaling_discount=self.scaling_discount)
+        cells.check_network(self.network)
         for method in ("init", "apply"):
             if not callable(getattr(self.network, method, None)):
                 raise TypeError(f"network={self.network!r} has no method {method}: expected init and apply")
@@ -96,34 +138,52 @@ class Policy:
             ) from None
 
     def init(self, key: jax.Array) -> Tree:
-        """Returns initial parameters."""
+        """Returns initial parameters.
+
+        Raises:
+          TypeError: if the network lacks a memory but contains a recurrent cell of flax or Equinox, and an observation
+            is not a sequence: the cell would start anew at every step.
+        """
         nothing = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation)
-        return self.network.init(key, self._seen(self.statistics().normaliser(), nothing))
+        seen = self._seen(self.statistics().normaliser(), nothing)
+        if isinstance(self.network, RecurrentNetwork):
+            return self.network.init(key, seen, self.initial_memory(1))
+        with cells.watched(self.network, self.spec):
+            params = self.network.init(key, seen)
+        cells.check_params(params, self.network, self.spec)
+        return params
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the policy has a memory: its network is a `RecurrentNetwork`."""
+        return isinstance(self.network, RecurrentNetwork)
+
+    def initial_memory(self, *batch: int) -> Tree:
+        """Returns the memory at an episode's start, `[*batch, ...]`; None if the policy is without memory."""
+        if not isinstance(self.network, RecurrentNetwork):
+            return None
+        memory = self.network.initial_memory()
+        return jax.tree.map(lambda x: jnp.broadcast_to(x, (*batch, *jnp.shape(x))), memory)
 
     def apply(self, version: PolicyVersion, observation: Tree) -> tuple[Distribution, jax.Array]:
         """Returns the action distribution and the values for observations.
 
         Args:
           version: parameters and normaliser.
-          observation: raw observations `[..., *obs]`.
+          observation: raw observations `[..., *obs]`; for a policy with memory, `Sequences` of them, `[T, B, *obs]`.
 
         Returns:
           The distribution of actions, and the values `[...]`.
 
         Raises:
-          TypeError: if the network does not return a distribution, or returns one for the wrong kind of actions.
-          ValueError: if the network returns shapes other than those of `Network.apply`.
+          TypeError: if the network does not return a distribution, or returns one for the wrong kind of actions; or if
+            the policy has a memory and `observation` is not `Sequences`.
+          ValueError: if the network returns other shapes than `Network.apply` describes.
         """
+        if isinstance(self.network, RecurrentNetwork):
+            return self._unrolled(version, observation)
         output = self.network.apply(version.params, self._seen(version.normaliser, observation))
-        if not isinstance(output, tuple) or len(output) != 2:
-            raise TypeError(
-                f"{self._name}: the network returned a {type(output).__name__}: expected a pair, the distribution and "
-                "the value"
-            )
-        parameters, value = output
-        distribution = as_distribution(parameters)
-        self._check(distribution, jnp.shape(value), self._batch(observation))
-        return distribution, jnp.asarray(value)
+        return self._checked(output, observation)
 
     def act(self, version: PolicyVersion, observation: Tree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Samples actions and returns them with their log-probabilities `[...]`.
@@ -140,6 +200,70 @@ class Policy:
           ValueError: as `apply`, or if sampled actions do not have the shape of the environment's actions.
         """
         distribution, _ = self.apply(version, observation)
+        return self._sampled(distribution, observation, noise)
+
+    def step(
+        self, version: PolicyVersion, observation: Tree, noise: jax.Array, memory: Tree
+    ) -> tuple[jax.Array, jax.Array, Tree]:
+        """Samples actions as `act`, from observations and memories; also returns the memory after the step.
+
+        A policy without memory ignores `memory` and returns it unchanged.
+
+        Args:
+          version: parameters and normaliser.
+          observation: raw observations `[n, *obs]`.
+          noise: `[n, actions]`, from `noise`.
+          memory: `[n, ...]`, the memory before the step; the initial one where an episode starts.
+
+        Raises:
+          TypeError: as `act`, or if the network returns a memory of other shapes or dtypes.
+          ValueError: as `act`.
+        """
+        if not isinstance(self.network, RecurrentNetwork):
+            return *self.act(version, observation, noise), memory
+        distribution, _, after = self._remembered(version.params, self._seen(version.normaliser, observation), memory)
+        return *self._sampled(distribution, observation, noise), after
+
+    @property
+    def caches(self) -> bool:
+        """Whether the network may keep a cache: it is a `CachingNetwork`."""
+        return isinstance(self.network, CachingNetwork)
+
+    def recall(self, version: PolicyVersion, observation: Tree) -> Tree:
+        """Computes the cache for observations `[..., *obs]` of a `CachingNetwork`."""
+        network: Any = self.network
+        return network.recall(version.params, self._seen(version.normaliser, observation))
+
+    def resume(
+        self, version: PolicyVersion, cache: Tree, observation: Tree, noise: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array, Tree]:
+        """Samples actions as `act` does, with a cache; returns actions, log-probabilities, values and the next cache.
+
+        Args:
+          version: parameters and normaliser.
+          cache: from `recall` or the last `resume` of the same episode.
+          observation: raw observations `[..., *obs]`.
+          noise: `[..., actions]`, from `noise`.
+        """
+        network: Any = self.network
+        output, cache = network.resume(version.params, cache, self._seen(version.normaliser, observation))
+        distribution, value = self._checked(output, observation)
+        return *self._sampled(distribution, observation, noise), value, cache
+
+    def _checked(self, output: Any, observation: Tree) -> tuple[Distribution, jax.Array]:
+        """Returns a network's output as a distribution and values, if its form is as `Network.apply` describes."""
+        if not isinstance(output, tuple) or len(output) != 2:
+            raise TypeError(
+                f"{self._name}: the network returned a {type(output).__name__}: expected a pair, the distribution and "
+                "the value"
+            )
+        parameters, value = output
+        distribution = as_distribution(parameters)
+        self._check(distribution, jnp.shape(value), self._batch(observation))
+        return distribution, jnp.asarray(value)
+
+    def _sampled(self, distribution: Any, observation: Tree, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Samples actions from a distribution; returns them with their log-probabilities."""
         if not hasattr(distribution, "sample"):
             raise TypeError(f"{self._name}: a {type(distribution).__name__} lacks the method sample(noise): add it")
         action = distribution.sample(noise)
@@ -154,7 +278,7 @@ class Policy:
         Args:
           version: parameters and normaliser.
           other: the version to compare with.
-          observation: raw observations `[n, *obs]`.
+          observation: raw observations, as for `apply`.
 
         Returns:
           A scalar; NaN if the distribution lacks the method `kl_divergence(other)`.
@@ -184,7 +308,7 @@ class Policy:
         def act(key: jax.Array) -> jax.Array:
             version = PolicyVersion(self.init(key), self.statistics().normaliser())
             one = jax.tree.map(lambda leaf: jnp.zeros((1, *leaf.shape), leaf.dtype), self.spec.observation)
-            return self.act(version, one, self.noise(key, 1))[0]
+            return self.step(version, one, self.noise(key, 1), self.initial_memory(1))[0]
 
         action = jax.eval_shape(act, jax.random.key(0))
         return array(action.shape[1:], action.dtype)
@@ -192,6 +316,41 @@ class Policy:
     @property
     def _name(self) -> str:
         return f"{type(self.network).__name__} on {self.spec.name}"
+
+    def _unrolled(self, version: PolicyVersion, sequences: Any) -> tuple[Distribution, jax.Array]:
+        """Returns the distribution and the values `[T, B]` of a policy with memory."""
+        if not isinstance(sequences, Sequences):
+            raise TypeError(
+                f"{self._name} has a memory, but observations came without one: pass stellaris.memory.Sequences, or "
+                "call `step` for one step"
+            )
+
+        def step(memory: Tree, seen: Tree) -> tuple[Tree, tuple[Any, Any]]:
+            distribution, value, after = self._remembered(version.params, seen, memory)
+            return after, (distribution, value)
+
+        observation = self._seen(version.normaliser, sequences.observation)
+        memory = jax.tree.map(lambda x: jnp.asarray(x)[0], sequences.memory)
+        output: tuple[Distribution, jax.Array]
+        _, output = unroll(step, memory, observation, sequences.reset, initial=self.initial_memory())
+        return output
+
+    def _remembered(self, params: Tree, seen: Tree, memory: Tree) -> tuple[Distribution, jax.Array, Tree]:
+        """Takes one step of a network with memory, and checks the results."""
+        output: Any = self.network.apply(params, seen, memory)  # type: ignore[call-arg]
+        if not isinstance(output, tuple) or len(output) != 3:
+            raise TypeError(
+                f"{self._name}: the network returned a {type(output).__name__}: expected three results, the "
+                "distribution, the value and the memory"
+            )
+        parameters, value, after = output
+        distribution: Any = as_distribution(parameters)
+        self._check(distribution, jnp.shape(value), self._batch(seen))
+        check_memory(after, memory)
+        if isinstance(distribution, DiagonalGaussian):  # rows may share a deviation, but steps are stacked
+            mean, log_std = distribution
+            distribution = DiagonalGaussian(mean, jnp.broadcast_to(log_std, jnp.shape(mean)))
+        return distribution, jnp.asarray(value), after
 
     def _seen(self, normaliser: Normaliser, observation: Tree) -> Tree:
         """Converts raw observations to the network's inputs."""

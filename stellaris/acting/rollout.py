@@ -11,6 +11,7 @@ import numpy as np
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy
 from stellaris.acting.vector import VectorEnv, checked_step
+from stellaris.memory import Sequences, begun
 from stellaris.types import NDArray, Trajectory, Tree, Versioned
 
 #: The most bytes of observations per call of the value function. Most environments need one call per fragment.
@@ -27,6 +28,7 @@ class ActorState(NamedTuple):
     steps: int = 0  #: steps since the environment was started.
     environment: int = 0  #: a number that identifies this start of an environment.
     discounted: float = 0.0  #: discounted return of the episode up to the newest step, if the policy scales rewards.
+    memory: Tree = None  #: the policy's memory before the newest observation, `[...]`; None for the initial memory.
 
 
 class Episode(NamedTuple):
@@ -83,12 +85,17 @@ def join(pieces: Sequence[Fragment]) -> Fragment:
     # same observation, so only the last piece keeps its last one.
     inner = [
         trajectory._replace(
-            observation=jax.tree.map(lambda column: column[:-1], trajectory.observation), value=trajectory.value[:-1]
+            observation=jax.tree.map(lambda column: column[:-1], trajectory.observation),
+            value=trajectory.value[:-1],
+            memory=None,
         )
         for trajectory in trajectories[:-1]
     ]
+    joined: Trajectory = jax.tree.map(
+        lambda *columns: np.concatenate(columns), *inner, trajectories[-1]._replace(memory=None)
+    )
     return Fragment(
-        trajectory=jax.tree.map(lambda *columns: np.concatenate(columns), *inner, trajectories[-1]),
+        trajectory=joined._replace(memory=trajectories[0].memory),
         statistics=functools.reduce(Statistics.merge, (piece.statistics for piece in pieces)),
         episodes=tuple(episode for piece in pieces for episode in piece.episodes),
         slot=last.slot,
@@ -150,7 +157,8 @@ def fragment_bytes(policy: Policy, length: int) -> int:
     step = action.size * action.dtype.itemsize + 4 + 1 + 1 + 4 + 4  # reward, terminated, valid, log_prob, version
     statistics = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.statistics()))
     # There are length + 1 observations and values: the last ones are for bootstrapping.
-    return int((length + 1) * (observation + 4) + length * step + statistics)
+    memory = sum(leaf.nbytes for leaf in jax.tree.leaves(policy.initial_memory()))
+    return int((length + 1) * (observation + 4) + length * step + statistics + memory)
 
 
 class Actors:
@@ -175,6 +183,7 @@ class Actors:
         self._policy = policy
         self._env = env
         self._length = length
+        self._first_memory = jax.tree.map(np.asarray, policy.initial_memory())
 
     def rollout(
         self,
@@ -201,6 +210,7 @@ class Actors:
           ValueError: if a reward is not finite, or an observation does not match the specification.
         """
         n, length, policy = len(slots), self._length, self._policy
+        remembers = policy.remembers
         groups = _Groups.of(versions)
         noise = _noise(policy, length, keys, groups.rows)
         where = np.array(slots, np.int32)
@@ -211,11 +221,13 @@ class Actors:
         discounted = np.array([state.discounted for state in states])
         episodes: list[list[Episode]] = [[] for _ in range(n)]
         record = _Record(policy, length, [state.observation for state in states])
+        memory = first_memory = groups.gathered([self._memory(state) for state in states])
         log_probs = []  # on the device until the end, so that no step waits for them
 
         for t in range(length):
             observation = jax.tree.map(lambda column, t=t: column[t, groups.rows], record.observation)
-            chosen, log_prob = _act(policy, groups.versions, observation, noise, t)
+            only_resets = ended[groups.rows] if remembers else None
+            chosen, log_prob, memory = _act(policy, groups.versions, observation, noise, t, memory, only_resets)
             log_probs.append(log_prob)
             action = groups.apart(chosen)
             step = checked_step(self._env.step(where, action), n, policy.spec)
@@ -230,7 +242,9 @@ class Actors:
                 episodes[i].append(Episode(float(running_return[i]), int(running_length[i])))
                 running_return[i], running_length[i] = 0.0, 0
         record.log_prob = np.array([groups.apart(log_prob) for log_prob in log_probs])
-        record.value = self._values(groups, record.observation)
+        record.memory = jax.tree.map(groups.apart, first_memory)
+        record.value = self._values(groups, record, first_memory)
+        memories = jax.tree.map(groups.apart, memory)
 
         fragments = [
             Fragment(
@@ -253,13 +267,23 @@ class Actors:
                 states[i].steps + length,
                 states[i].environment,
                 float(discounted[i]),
+                jax.tree.map(lambda column, i=i: column[i].copy(), memories),
             )
             for i in range(n)
         ]
         return fragments, moved
 
-    def _values(self, groups: "_Groups", observation: Tree) -> NDArray:
-        """Values `[T + 1, n]` of observations `[T + 1, n, *obs]`, with up to `_AT_ONCE` bytes per call."""
+    def _memory(self, state: ActorState) -> Tree:
+        """The memory before an actor's newest observation."""
+        return self._first_memory if state.memory is None else state.memory
+
+    def _values(self, groups: "_Groups", record: "_Record", memory: Tree) -> NDArray:
+        """Values `[T + 1, n]` of the observations `[T + 1, n, *obs]`, with up to `_AT_ONCE` bytes per call."""
+        observation = record.observation
+        if self._policy.remembers:  # one call, because each value follows from all observations before it
+            rows = jax.tree.map(lambda column: column[:, groups.rows], observation)
+            values = _sequence_value(self._policy, groups.versions, rows, record.valid[:, groups.rows], memory)
+            return groups.each_step(values.reshape(len(groups.rows), -1))
         nbytes = sum(column[0].nbytes for column in jax.tree.leaves(observation))
         steps = max(1, _AT_ONCE // nbytes)
         values = []
@@ -273,15 +297,32 @@ class Actors:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _act(policy: Policy, versions: Any, observation: Any, noise: Any, t: Any) -> tuple[jax.Array, jax.Array]:
-    """Actions and log-probabilities `[U, m, ...]` of `U` versions for observations `[U, m, *obs]` at step `t`."""
-    return jax.vmap(policy.act)(versions, observation, noise[t])
+def _act(
+    policy: Policy, versions: Any, observation: Any, noise: Any, t: Any, memory: Any, only_resets: Any
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Actions and log-probabilities `[U, m, ...]` of `U` versions for observations `[U, m, *obs]` at step `t`.
+
+    Also returns the memory before the next observation: the initial one where the step only resets the environment.
+    """
+    action, log_prob, after = jax.vmap(policy.step)(versions, observation, noise[t], memory)
+    return action, log_prob, begun(after, only_resets, initial=policy.initial_memory())
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _value(policy: Policy, versions: Any, observation: Any) -> jax.Array:
     """Values `[U, m]` of `U` versions for observations `[U, m, *obs]`."""
     return jax.vmap(lambda version, one: policy.apply(version, one)[1])(versions, observation)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _sequence_value(policy: Policy, versions: Any, observation: Any, valid: Any, memory: Any) -> jax.Array:
+    """Values `[U, T + 1, m]` of observations `[T + 1, U, m, *obs]`, for a policy with memory."""
+
+    def one(version: Any, observation: Any, valid: Any, memory: Any) -> jax.Array:
+        memory = jax.tree.map(lambda x: x[None], memory)
+        return policy.apply(version, Sequences.following(observation, valid, memory))[1]
+
+    return jax.vmap(one, in_axes=(0, 1, 1, 0))(versions, observation, valid, memory)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -303,6 +344,7 @@ class _Record:
         )
         self.log_prob: Any = None  # `[T, n]`
         self.value: Any = None  # `[T + 1, n]`
+        self.memory: Any = None  # `[n, ...]`, before the first step
         self._observe(0, jax.tree.map(lambda *rows: np.stack(rows), *observations))
 
     def add(self, t: int, observation: Tree, *columns: NDArray) -> None:
@@ -326,7 +368,13 @@ class _Record:
             log_prob=self.log_prob[:, own],
             value=self.value[:, own],
             version=np.full((self._length, 1), version, np.int32),
+            memory=jax.tree.map(lambda column: column[None, own], self.memory),
         )
+
+    @property
+    def valid(self) -> NDArray:
+        """False for a step that only reset the environment, `[T, n]`."""
+        return self._columns[3]
 
     def statistics(self, i: int) -> Statistics:
         """The statistics of the observations that actor `i` acted on, and of its discounted returns."""
@@ -371,6 +419,10 @@ class _Groups(NamedTuple):
         values = list(distinct.values())
         values += [values[0]] * (height - len(values))
         return _Groups(jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *values), rows, places)
+
+    def gathered(self, rows: Sequence[Tree]) -> Tree:
+        """Stacks a tree of every actor `[...]` into groups, `[U, m, ...]`."""
+        return jax.tree.map(lambda *leaves: np.stack(leaves)[self.rows], *rows)
 
     def together(self, column: NDArray) -> NDArray:
         """Rearranges steps and actors `[s, n, ...]` into groups `[U, s * m, ...]`."""

@@ -66,7 +66,7 @@ def load_policy(path: str | os.PathLike[str], policy: Policy) -> Saved:
     Raises:
       FileNotFoundError: if the file does not exist.
       ModuleNotFoundError: without safetensors; the message names the extra.
-      PolicyFileError: if the file is damaged, or its arrays are not those of this policy; the message names the first
+      PolicyFileError: if the file is damaged, or its arrays do not fit this policy; the message names the first
         difference.
 
     Example:

@@ -9,13 +9,13 @@ import numpy as np
 import optax
 
 from stellaris._core import checks
-from stellaris.algorithms.batch import masked_mean
+from stellaris.algorithms.batch import before_the_last, masked_mean, observations, the_last
 from stellaris.corrections.caps import check_rho, global_ratio_cap
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.diagnostics import lag_report, version_span
 from stellaris.distributions import as_distribution
 from stellaris.losses import approximate_kl
-from stellaris.types import ApplyFn, Array, Scalar, Tree
+from stellaris.types import ApplyFn, Array, Scalar, Trajectory, Tree
 
 #: The metrics of a loss by name: scalars, and a `LagReport` called `by_lag` if the loss knows the learning version.
 Metrics: TypeAlias = dict[str, Any]
@@ -32,7 +32,24 @@ class Evaluated(NamedTuple):
 
 def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, batch: Any) -> Evaluated:
     """Runs a network on the observations of a batch, which has `action`, `log_prob` and `valid`."""
+    return _evaluated(*apply_fn(params, observation), batch)
+
+
+def evaluate_all(apply_fn: ApplyFn, params: Tree, trajectory: Trajectory) -> tuple[Evaluated, jax.Array]:
+    """Runs a network on a trajectory; returns the results for its `T` steps, and the last value `[1, B]`.
+
+    With a memory, the last value needs the memory after all steps, so one pass over `T + 1` observations gives both.
+    """
+    observation = observations(trajectory)
+    if trajectory.memory is None:
+        steps = evaluate(apply_fn, params, before_the_last(observation), trajectory)
+        return steps, jnp.asarray(apply_fn(params, the_last(observation))[1])
     parameters, value = apply_fn(params, observation)
+    steps = _evaluated(jax.tree.map(lambda x: x[:-1], parameters), value[:-1], trajectory)
+    return steps, jnp.asarray(value[-1:])
+
+
+def _evaluated(parameters: Any, value: Any, batch: Any) -> Evaluated:
     distribution = as_distribution(parameters)
     log_prob = distribution.log_prob(batch.action)
     # Both log-probabilities are masked before the subtraction, so that a NaN or infinity at an invalid sample cannot
@@ -98,14 +115,23 @@ def loss(
       version: version of the policy that learns, if known.
       lags: the number of policy lags to distinguish.
     """
+    valid = jnp.asarray(batch.valid)
+    metrics: Metrics = {
+        "policy_loss": masked_mean(policy_loss, valid),
+        "value_loss": masked_mean(value_loss, valid),
+    } | report(batch, policy, cap, clipped=clipped, version=version, lags=lags)
+    total = metrics["policy_loss"] + configuration.value_coefficient * metrics["value_loss"]
+    return total - configuration.entropy_coefficient * metrics["entropy"], metrics
+
+
+def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Array, version: Any, lags: int) -> Metrics:
+    """Returns the metrics of a policy on a batch, apart from losses; the arguments are as in `loss`."""
     log_ratio = policy.log_ratio
     valid = jnp.asarray(batch.valid)
     checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
     span = version_span(jnp.ravel(batch.version), valid=valid.ravel())
     metrics: Metrics = {
-        "policy_loss": masked_mean(policy_loss, valid),
-        "value_loss": masked_mean(value_loss, valid),
         "entropy": masked_mean(policy.entropy, valid),
         "kl": masked_mean(approximate_kl(log_ratio), valid),
         "clip_fraction": masked_mean(clipped, valid),
@@ -118,8 +144,7 @@ def loss(
         metrics["data_lag_max"] = version - span.oldest
         lag = version - jnp.asarray(batch.version)
         metrics["by_lag"] = lag_report(lag, log_ratio, valid=valid, clipped=clipped, truncated=truncated, lags=lags)
-    total = metrics["policy_loss"] + configuration.value_coefficient * metrics["value_loss"]
-    return total - configuration.entropy_coefficient * metrics["entropy"], metrics
+    return metrics
 
 
 def outside(log_ratio: jax.Array, clip: Scalar) -> jax.Array:

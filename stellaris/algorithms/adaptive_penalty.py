@@ -39,7 +39,7 @@ def options(opt_state: Tree) -> dict[str, jax.Array]:
 
 
 def adapted(opt_state: Tree, metrics: dict[str, Any]) -> Tree:
-    """Returns the state for the next batch; `metrics` are those of this batch, with its mean divergence `kl`.
+    """Returns the state for the next batch, from the `metrics` of this batch, which include its mean divergence `kl`.
 
     The weight is multiplied by 1.5 if the divergence exceeds twice the target, and by 0.5 if it is below half the
     target.

@@ -8,11 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
-from stellaris.types import Array, JaxArray, Tree
+from stellaris.memory import Sequences
+from stellaris.types import Array, JaxArray, Trajectory, Tree
 
 
 class Batch(NamedTuple):
     """`N` flat samples to learn from, evaluated under the behaviour policy.
+
+    For a policy with memory, samples keep their order: every `N` below is then `T, B`, and the observation is
+    `Sequences`.
 
     Example:
       >>> one = jnp.ones(4)
@@ -31,13 +35,38 @@ class Batch(NamedTuple):
     valid: Shaped[Array, "N"]  #: False for a sample that is not a transition; it is ignored.
 
 
+def sampled_minibatches(
+    key: jax.Array, batch: Any, *, epochs: int, minibatch_size: int
+) -> Int[JaxArray, "gradients minibatch"]:
+    """Indices of every minibatch of a batch of samples or of sequences, for minibatches of at most so many samples.
+
+    A minibatch of sequences has as many as have `minibatch_size` steps together, and at least one.
+    """
+    if batch.valid.ndim == 1:
+        return minibatches(key, len(batch.valid), epochs=epochs, minibatch_size=minibatch_size)
+    steps, sequences = batch.valid.shape
+    return minibatches(key, sequences, epochs=epochs, minibatch_size=max(minibatch_size // steps, 1))
+
+
+def take_items(batch: Any, indices: Int[Array, "n"]) -> Any:
+    """The samples at `indices`, or the sequences of a batch `[T, B, ...]`."""
+    return take(batch, indices, axis=batch.valid.ndim - 1)
+
+
 def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
     """The items at `indices` along an axis; an index beyond the end gives zeros, an invalid item."""
     return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=axis, mode="fill", fill_value=0), batch)
 
 
+def observations(trajectory: Trajectory) -> Any:
+    """The `T + 1` observations of a trajectory, as `Sequences` if it has a memory."""
+    return trajectory.observation if trajectory.memory is None else Sequences.of(trajectory)
+
+
 def before_the_last(observation: Any) -> Any:
     """The first `T` of `T + 1` observations, on which the actions were chosen."""
+    if isinstance(observation, Sequences):
+        return observation.before_the_last
     return jax.tree.map(lambda x: x[:-1], observation)
 
 
@@ -49,6 +78,15 @@ def the_last(observation: Any) -> Any:
 def flatten(batch: Any, axes: int) -> Any:
     """Merges the first `axes` axes: from `[T, B, ...]`, sample `t * B + b` is step `t` of environment `b`."""
     return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:])), batch)
+
+
+def items(batch: Any, axes: int, observation: Any) -> Any:
+    """Flattens a batch to samples; with `Sequences` it stays `[T, B, ...]`, because its items are whole sequences."""
+    if isinstance(observation, Sequences):
+        if axes != 2:
+            raise ValueError(f"a trajectory with a memory has {axes} axes before the features: expected 2, [T, B]")
+        return batch
+    return flatten(batch, axes)
 
 
 def minibatches(key: jax.Array, size: int, *, epochs: int, minibatch_size: int) -> Int[JaxArray, "gradients minibatch"]:

@@ -15,11 +15,11 @@ from stellaris.algorithms.batch import (
     Batch,
     before_the_last,
     cleaned,
-    flatten,
-    minibatches,
+    items,
+    observations,
+    sampled_minibatches,
     standardized,
-    take,
-    the_last,
+    take_items,
 )
 from stellaris.corrections.caps import check_rho
 from stellaris.losses import MIN_LOG_PROB, impact_loss, value_loss
@@ -28,7 +28,7 @@ from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
 
 
 class TargetBatch(NamedTuple):
-    """`N` flat samples to learn from, evaluated under the target policy.
+    """`N` flat samples to learn from, evaluated under the target policy; with a memory `[T, B]`, as in `Batch`.
 
     Example:
       >>> one = jnp.ones(4)
@@ -41,7 +41,7 @@ class TargetBatch(NamedTuple):
     target_log_ratio: Float[Array, "N"]  #: log-probability under the target minus that under the behaviour policy.
 
     @property
-    def valid(self) -> Shaped[Array, "N"]:
+    def valid(self) -> Shaped[Array, "*N"]:
         """False for a sample that is not a transition; it is ignored."""
         return self.samples.valid
 
@@ -110,13 +110,14 @@ class IMPACT:
           target: parameters of the target policy.
 
         Returns:
-          A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`.
+          A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`. If the trajectory has a memory, the batch
+          stays `[T, B, ...]`.
         """
         checks.int32(**{"trajectory.version": trajectory.version})
-        observation = before_the_last(trajectory.observation)
+        observation = before_the_last(observations(trajectory))
         valid = checks.mask(trajectory.valid, trajectory.reward)
-        policy = actor_critic.evaluate(apply_fn, target, observation, cleaned(trajectory, "action"))
-        value = jnp.concatenate([policy.value, apply_fn(target, the_last(trajectory.observation))[1]])
+        policy, last = actor_critic.evaluate_all(apply_fn, target, cleaned(trajectory, "action"))
+        value = jnp.concatenate([policy.value, last])
         reward = jnp.asarray(trajectory.reward)
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         estimate = vtrace(
@@ -147,16 +148,16 @@ class IMPACT:
             ),
             policy.log_ratio,
         )
-        flat: TargetBatch = flatten(jax.lax.stop_gradient(batch), valid.ndim)
+        flat: TargetBatch = items(jax.lax.stop_gradient(batch), valid.ndim, observation)
         return flat
 
     def minibatches(self, key: jax.Array, batch: TargetBatch) -> Int[JaxArray, "gradients minibatch"]:
         """Indices of every minibatch of every epoch, like `PPO.minibatches`."""
-        return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return sampled_minibatches(key, batch, epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: TargetBatch, indices: Int[Array, "m"]) -> TargetBatch:
         """The samples at `indices`; an index beyond the batch gives an invalid sample, which is ignored."""
-        chosen: TargetBatch = take(batch, indices)
+        chosen: TargetBatch = take_items(batch, indices)
         return chosen
 
     def loss(

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
-from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, take, the_last
+from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, observations, take
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
@@ -135,9 +135,8 @@ class IMPALA:
           ValueError: if `rho` is below 1.
         """
         batch = cleaned(batch, "action", "log_prob")
-        observation = before_the_last(batch.observation)
-        policy = actor_critic.evaluate(apply_fn, params, observation, batch)
-        last = apply_fn(params, the_last(batch.observation))[1]
+        observation = before_the_last(observations(batch))
+        policy, last = actor_critic.evaluate_all(apply_fn, params, batch)
         cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
         rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
         reward = jnp.asarray(batch.reward)

@@ -11,7 +11,16 @@ from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.adaptive_penalty import with_penalty
-from stellaris.algorithms.batch import Batch, before_the_last, cleaned, flatten, minibatches, standardized, take
+from stellaris.algorithms.batch import (
+    Batch,
+    before_the_last,
+    cleaned,
+    items,
+    observations,
+    sampled_minibatches,
+    standardized,
+    take_items,
+)
 from stellaris.losses import ppo_loss, value_loss
 from stellaris.returns import gae
 from stellaris.types import ApplyFn, Array, JaxArray, Scalar, Trajectory, Tree
@@ -97,7 +106,8 @@ class PPO:
           target: ignored; other algorithms need it.
 
         Returns:
-          A `Batch`; sample `t * B + b` is step `t` of environment `b`.
+          A `Batch`; sample `t * B + b` is step `t` of environment `b`. If the trajectory has a memory, the batch stays
+          `[T, B, ...]`.
         """
         del apply_fn, target
         checks.int32(**{"trajectory.version": trajectory.version})
@@ -106,7 +116,7 @@ class PPO:
         discount = self.discount * (1.0 - jnp.asarray(trajectory.terminated, reward.dtype))
         advantage = gae(reward, discount, value, lambda_=self.lambda_, valid=valid)
         batch = Batch(
-            observation=before_the_last(trajectory.observation),
+            observation=before_the_last(observations(trajectory)),
             action=trajectory.action,
             log_prob=trajectory.log_prob,
             value=value[:-1],
@@ -115,7 +125,7 @@ class PPO:
             version=trajectory.version,
             valid=valid,
         )
-        flat: Batch = flatten(batch, valid.ndim)
+        flat: Batch = items(batch, valid.ndim, batch.observation)
         return flat
 
     def minibatches(self, key: jax.Array, batch: Batch) -> Int[JaxArray, "gradients minibatch"]:
@@ -128,16 +138,17 @@ class PPO:
         Returns:
           int32 `[epochs * ceil(N / minibatch_size), ...]`: each epoch is one permutation, cut into minibatches of equal
           size. If these have more than `N` places, the epoch's last minibatch is padded with `N`, an index beyond the
-          batch.
+          batch. If the batch has sequences, `[T, B]`, they are indices of sequences: a minibatch has
+          `minibatch_size // T` of them, at least 1.
 
         Raises:
           ValueError: if the batch is empty.
         """
-        return minibatches(key, len(batch.valid), epochs=self.epochs, minibatch_size=self.minibatch_size)
+        return sampled_minibatches(key, batch, epochs=self.epochs, minibatch_size=self.minibatch_size)
 
     def select(self, batch: Batch, indices: Int[Array, "m"]) -> Batch:
         """The samples at `indices`; an index beyond the batch gives an invalid sample, which is ignored."""
-        chosen: Batch = take(batch, indices)
+        chosen: Batch = take_items(batch, indices)
         return chosen
 
     def loss(

@@ -13,6 +13,7 @@ from stellaris.acting.normalisation import Normaliser, Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.algorithms import Algorithm
+from stellaris.memory import Sequences
 from stellaris.runtime.references import size
 from stellaris.runtime.state.registry import register_value
 from stellaris.types import NDArray, Trajectory, Tree, concatenate
@@ -25,7 +26,7 @@ SAMPLE = 256
 @register_value
 @dataclass(eq=False)
 class LearnerBatch:
-    """A batch on the device, with a record of which transitions were learned from.
+    """A batch on the device, with a record of the transitions that were learned from.
 
     The algorithm divides the batch into items, which are steps or trajectories; a minibatch is a set of items.
     """
@@ -37,7 +38,8 @@ class LearnerBatch:
     unseen: NDArray  #: `[items]` int32: the number of each item's transitions that no applied gradient has seen yet.
     left: int  #: number of gradients that are still to be applied or dropped.
     rows: int | None  #: rows to which the learner's program pads `indices`; None for no padding.
-    sample: Tree  #: `[n, *obs]`: at most `SAMPLE` observations, on which successive policies are compared.
+    #: `[n, *obs]`: at most `SAMPLE` observations, on which successive policies are compared; `Sequences` with a memory.
+    sample: Tree
 
     @property
     def nbytes(self) -> int:
@@ -128,7 +130,7 @@ def batch_of(
     if width is not None and len(fragments) < width and indices.shape[1] < len(unseen):
         indices = _without_empty(indices, unseen)
     # The sample is of the trajectory without padding, because policies are compared on observed states.
-    sample = _sample(trajectory.observation, width or len(fragments))
+    sample = _sample(trajectory, width or len(fragments))
     return LearnerBatch(number, batch, indices, statistics, unseen, left=len(indices), rows=rows, sample=sample)
 
 
@@ -155,18 +157,25 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
     return np.concatenate([items, beyond]).reshape(-1, length)
 
 
-def _sample(observation: Tree, width: int) -> Tree:
+def _sample(trajectory: Trajectory, width: int) -> Tree:
     """Returns some of the observations `[T + 1, B, *obs]`, evenly spaced over steps and actors.
 
     Their number depends on `width` and not on B, so that one compiled program serves all batches of this width. If the
-    trajectory has fewer observations, some are repeated.
+    trajectory has fewer observations, some are repeated. With a memory, the sample is of whole sequences, evenly spaced
+    over actors.
     """
+    if trajectory.memory is not None:
+        steps, actors = trajectory.valid.shape
+        several = min(max(SAMPLE // (steps + 1), 1), width)
+        chosen = np.linspace(0, actors - 1, several).astype(int)
+        some: Trajectory = jax.tree.map(lambda leaf: np.asarray(leaf)[:, chosen], trajectory)
+        return jax.tree.map(np.asarray, Sequences.of(some))
 
     def spaced(leaf: NDArray) -> NDArray:
         flat = leaf.reshape(-1, *leaf.shape[2:])
         return np.asarray(flat[np.linspace(0, len(flat) - 1, min(SAMPLE, len(leaf) * width)).astype(int)])
 
-    return jax.tree.map(spaced, observation)
+    return jax.tree.map(spaced, trajectory.observation)
 
 
 def unlearned(batches: Iterable[LearnerBatch]) -> int:

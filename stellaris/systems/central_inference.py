@@ -14,6 +14,7 @@ from stellaris.acting.rollout import ActorState, Episode, Fragment, start, stati
 from stellaris.acting.vector import checked_step
 from stellaris.algorithms import PPO, Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.algorithms.batch import observations
 from stellaris.runtime.functions import Context, Function, Invocation
 from stellaris.runtime.state.registry import register_value
 from stellaris.scheduling.scheduler import Scheduler, check_scheduler
@@ -35,6 +36,9 @@ class CentralInference(System):
     have arrived since its last invocation. Each step therefore costs an actor the latency of two messages, and the
     actor may wait until the inference under way is done. When all fragments are whole, one learner computes all
     epochs.
+
+    The memories of a policy that has one stay on the central machine, one for each actor's environment; they are never
+    sent. The memory of an environment that was lost is lost with it.
 
     The platform must deploy `actor` (compute time per environment step, without the policy's forward pass), `inference`
     (per batch of observations) and `learner` (per gradient). Each actor needs a container to itself.
@@ -99,8 +103,8 @@ class CentralInference(System):
                 loop.answering = loop.asking
                 loop.asking = []
                 rows = [loop.sampling[actor].request for actor in loop.answering]
-                requests = _Requests(*jax.tree.map(lambda *leaves: np.stack(leaves), *rows))
-                platform.invoke("inference", infer, newest, requests)
+                observation, noise, memory = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+                platform.invoke("inference", infer, newest, _Requests(observation, noise), _Memories(memory))
             if loop.learning is None and (data := fragments.next_batch(self.algorithm, loop.params)):
                 loop.learning = data
                 platform.invoke("learner", learn, newest, loop.opt_state, data, work=len(data.indices))
@@ -114,6 +118,7 @@ class CentralInference(System):
                     answers: _Answers = done.result()
                     for row, actor in enumerate(loop.answering):
                         loop.sampling[actor].choose(answers, row)
+                        loop.keep_memory(session.policy, actor, answers, row)
                         _continue(session, loop, actor, steps[actor])
                     loop.answering = []
                 case "learner":
@@ -138,21 +143,35 @@ class _Rollout:
     noise: NDArray  #: `[T, ...]`: the noise of its actions.
     begun: int = 1  #: number of times that the fragment began.
     observation: list[Tree] = field(default_factory=list)
+    memory: list[Tree] = field(default_factory=list)  #: the memory before each observation.
     action: list[NDArray] = field(default_factory=list)
     log_prob: list[NDArray] = field(default_factory=list)
     version: list[int] = field(default_factory=list)
     outcome: list["_Outcome"] = field(default_factory=list)
 
     @property
-    def request(self) -> tuple[Tree, NDArray]:
-        """The newest observation, and the noise of the next action."""
-        return self.observation[-1], self.noise[len(self.action)]
+    def request(self) -> tuple[Tree, NDArray, Tree]:
+        """The newest observation, the noise of the next action, and the memory before the observation."""
+        return self.observation[-1], self.noise[len(self.action)], self.memory[-1]
+
+    def observe(self, observation: Tree, memory: Tree) -> None:
+        """Appends an observation, and the memory before it."""
+        self.observation.append(observation)
+        self.memory.append(memory)
 
     def choose(self, answers: "_Answers", row: int) -> None:
         """Appends the chosen action."""
         self.action.append(answers.action[row])
         self.log_prob.append(answers.log_prob[row])
         self.version.append(answers.version)
+
+
+class _Kept(NamedTuple):
+    """A memory, and the observation that it precedes: that of an environment after so many steps."""
+
+    environment: int
+    steps: int
+    memory: Tree
 
 
 @register_value
@@ -163,10 +182,30 @@ class _Loop:
     params: Tree
     opt_state: Tree
     environments: dict[int, "_Outcome"] = field(default_factory=dict)  #: states of environments, by actor.
+    memories: dict[int, _Kept] = field(default_factory=dict)  #: memories of environments, by actor.
     sampling: dict[int, _Rollout] = field(default_factory=dict)  #: fragments that are being sampled, by actor.
     asking: list[int] = field(default_factory=list)  #: actors whose observation has arrived.
     answering: list[int] = field(default_factory=list)  #: actors whose actions are being chosen.
     learning: LearnerBatch | None = None
+
+    def keep_memory(self, policy: Policy, actor: int, answers: "_Answers", row: int) -> None:
+        """Keeps the memory after a chosen action, for the observation to which the action leads."""
+        state = self.environments[actor].state
+        memory = jax.tree.map(lambda leaf: leaf[row], answers.memory)
+        # An action at the end of an episode only resets the environment, and the next episode starts afresh.
+        memory = _first_memory(policy) if state.ended else memory
+        self.memories[actor] = _Kept(state.environment, state.steps + 1, memory)
+
+    def memory(self, policy: Policy, actor: int) -> Tree:
+        """Returns the memory before an actor's newest observation."""
+        state, kept = self.environments[actor].state, self.memories.get(actor)
+        if kept is not None and (kept.environment, kept.steps) == (state.environment, state.steps):
+            return kept.memory
+        return _first_memory(policy)  # the environment is new
+
+
+def _first_memory(policy: Policy) -> Tree:
+    return jax.tree.map(np.asarray, policy.initial_memory())
 
 
 def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None:
@@ -184,7 +223,7 @@ def _continue(session: Session, loop: _Loop, actor: int, step: Function) -> None
         # At first the actor only reports its environment, so the compute time is 0.
         session.platform.invoke("actor", step, None, 0, 0, work=0.0, tag=actor)
     else:
-        rollout.observation.append(known.state.observation)
+        rollout.observe(known.state.observation, loop.memory(session.policy, actor))
         loop.asking.append(actor)
 
 
@@ -201,7 +240,7 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
     else:
         rollout.outcome.append(outcome)
-    rollout.observation.append(outcome.state.observation)
+    rollout.observe(outcome.state.observation, loop.memory(session.policy, actor))
     if len(rollout.outcome) < session.workload.fragment:
         loop.asking.append(actor)
     else:
@@ -223,9 +262,11 @@ def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:
         terminated=np.array([[outcome.terminated] for outcome in outcomes]),
         valid=np.array([[outcome.valid] for outcome in outcomes]),
         log_prob=np.array(rollout.log_prob)[:, None],
-        value=np.asarray(_values(policy, version, observation)),
+        value=np.zeros(0),
         version=np.array(rollout.version, np.int32)[:, None],
+        memory=jax.tree.map(lambda leaf: leaf[None, None], rollout.memory[0]),
     )
+    trajectory = trajectory._replace(value=np.asarray(_values(policy, version, observations(trajectory))))
     # The last observation is left out, because the next fragment starts with it: every observation counts once.
     acted_on = jax.tree.map(lambda column: column[:-1, 0], observation)
     discounted = np.array([outcome.state.discounted for outcome in outcomes])
@@ -328,35 +369,50 @@ class _Requests(NamedTuple):
     noise: NDArray  #: `[n, actions]`.
 
 
+@register_value
+@dataclass(frozen=True, eq=False)
+class _Memories:
+    """The memories before the observations, `[n, ...]`; they are on the central machine already."""
+
+    value: Tree
+    nbytes: ClassVar[int] = 0
+
+
 class _Answers(NamedTuple):
     """The chosen actions."""
 
     action: NDArray  #: `[n, ...]`.
     log_prob: NDArray  #: `[n]`.
     version: int
+    memory: Tree  #: `[n, ...]`: the memories after the actions.
 
 
 def _inference(policy: Policy) -> Function:
-    """Returns the inference function, `(Versioned, _Requests) -> _Answers`."""
+    """Returns the inference function, `(Versioned, _Requests, _Memories) -> _Answers`."""
 
-    def body(context: Context, version: Versioned, requests: _Requests) -> _Answers:
+    def body(context: Context, version: Versioned, requests: _Requests, memories: _Memories) -> _Answers:
         del context
         n = len(requests.noise)
         padding = (1 << (n - 1).bit_length()) - n  # up to a power of two, so that few shapes are compiled
-        padded = jax.tree.map(lambda rows: np.concatenate([rows, rows[:1].repeat(padding, axis=0)]), requests)
-        action, log_prob = jax.device_get(_chosen(policy, version.value, *padded))
-        return _Answers(action[:n], log_prob[:n], version.version)
+        padded = jax.tree.map(
+            lambda rows: np.concatenate([rows, rows[:1].repeat(padding, axis=0)]), (*requests, memories.value)
+        )
+        answers = jax.device_get(_chosen(policy, version.value, *padded))
+        action, log_prob, memory = jax.tree.map(lambda rows: rows[:n], answers)
+        return _Answers(action, log_prob, version.version, memory)
 
     # Only actions are sent: the log-probabilities stay on the central machine, where the fragment is put together.
     action_bytes = int(policy.action.size * policy.action.dtype.itemsize)
 
-    def upload(version: Versioned, requests: _Requests) -> int:
-        del version
+    def upload(version: Versioned, requests: _Requests, memories: _Memories) -> int:
+        del version, memories
         return len(requests.noise) * action_bytes
 
     return Function(body, upload=upload)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _chosen(policy: Policy, version: Any, observation: Any, noise: Any) -> tuple[jax.Array, jax.Array]:
-    return policy.act(version, observation, noise)
+def _chosen(
+    policy: Policy, version: Any, observation: Any, noise: Any, memory: Any
+) -> tuple[jax.Array, jax.Array, Any]:
+    return policy.step(version, observation, noise, memory)

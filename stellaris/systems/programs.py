@@ -41,7 +41,7 @@ class Group:
     """Gradients that the parameter function applies together."""
 
     update: Update  #: the update that the aggregator's `pop` returned.
-    nbytes: int  #: bytes that the function fetches: those of every gradient, even if they were combined on the device.
+    nbytes: int  #: bytes that the function fetches: all gradients', even if they were combined on the device.
 
     @staticmethod
     def of(update: Update, count: int, params: Tree) -> "Group":

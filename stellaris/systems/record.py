@@ -109,7 +109,7 @@ class Record:
         self._write("pushed", 1, done)
 
     def metrics(self, done: Invocation, metrics: Mapping[str, Any]) -> None:
-        """Records a learner's metrics by name: numbers, and `LagReport`s lag by lag."""
+        """Records a learner's metrics by name: numbers, and every `LagReport` lag by lag."""
         for name, value in scalars(metrics):
             self._write(name, value, done)
 
