@@ -123,7 +123,7 @@ def _uniform(table: Table, key: jax.Array, count: int, axis: str | None) -> Sele
 def _weighted(table: Table, tree: WeightTree, key: jax.Array, count: int, axis: str | None) -> Selection:
     """Draws by weight with replacement: first a shard by the shards' totals, then a trajectory by that shard's tree.
 
-    The totals act as one more level on top of the trees, so the probabilities are those of an unsharded table.
+    The totals act as one more level on top of the trees, so the probabilities equal an unsharded table's.
     """
     totals = _of_all(weight_tree.total(tree), axis)
     random = jax.random.uniform(key, (len(tree) + (axis is not None), count), jnp.float32)

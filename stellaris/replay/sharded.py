@@ -18,6 +18,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
+from stellaris.replay import rows
 from stellaris.replay import selection as selecting
 from stellaris.replay import table as tables
 from stellaris.replay import windows as gathering
@@ -305,6 +306,56 @@ def _gather(
     steps = jnp.broadcast_to(step, selection.row.shape)
     batch: Gathered = _map(local, over, (split, _SAME, _SAME), split)(table, selection, steps)
     return batch
+
+
+def write(
+    table: Table,
+    row: Int[Array, " k"],
+    columns: Mapping[str, Array],
+    *,
+    over: Shards,
+    length: Int[Array, " k"] | Int[Array, ""] | int | None = None,
+    weight: Float[Array, " k"] | Scalar | None = None,
+    version: Int[Array, " k"] | Int[Array, ""] | int | None = None,
+) -> Table:
+    """Writes over trajectories in place; donates the table. See `replay.write`.
+
+    Args:
+      table: the table to change.
+      row: `[k]` rows counted through all shards, such as `Selection.row`.
+      columns: `[k, steps, ...]` of the columns to write, equal on all devices.
+      over: the placement of the shards.
+      length: `[k]` or one for all; None for the lengths that are there.
+      weight: `[k]` or one for all; None for the weights that are there.
+      version: `[k]` or one for all; None for the versions that are there.
+
+    Raises:
+      TypeError, ValueError: as `replay.write`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> over = Shards(jax.make_mesh((1,), ("data",)))
+      >>> table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=4, length=3, over=over)
+      >>> table = insert(table, {"reward": jnp.ones((2, 3))}, over=over)
+      >>> write(table, jnp.array([1]), {"reward": jnp.zeros((1, 3))}, over=over).columns["reward"].sum().item()
+      3.0
+    """
+    rows.check_write(_whole(table), row, columns, length=length, weight=weight, version=version)
+    changed: Table = _write(table, jnp.asarray(row), dict(columns), (length, weight, version), over)
+    return changed
+
+
+@functools.partial(jax.jit, donate_argnums=0, static_argnums=4)
+def _write(table: Table, row: jax.Array, columns: dict[str, Any], given: tuple[Any, Any, Any], over: Shards) -> Table:
+    def local(table: Table, row: jax.Array, columns: dict[str, Any], given: tuple[Any, Any, Any]) -> Table:
+        length, weight, version = given
+        one = _squeezed(table)
+        changed = rows.write(one, row, columns, length=length, weight=weight, version=version, axis=over.axis)
+        return _expanded(changed)
+
+    split = over.sharding.spec
+    changed: Table = _map(local, over, (split, _SAME, _SAME, _SAME), split)(table, row, columns, given)
+    return changed
 
 
 def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, " k"], *, over: Shards) -> Table:

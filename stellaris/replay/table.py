@@ -188,11 +188,11 @@ def _insert(table: Table, columns: dict[str, Any], length: Any, weight: Any, ver
     number = table.inserted + jnp.arange(batch, dtype=jnp.int32)
     row = _rows(table, number, removal)
     fits = (length >= 1) & (length <= steps)
-    weight, bad_weight = _sound(jnp.broadcast_to(jnp.asarray(weight), batch), fits)
+    weight, bad_weight = sound(jnp.broadcast_to(jnp.asarray(weight), batch), fits)
     length = jnp.clip(length, 0, steps)
     kept = jnp.arange(steps) < length[:, None]
     return Table(
-        columns={name: _set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
+        columns={name: set_rows(table.columns[name], row, new, kept) for name, new in columns.items()},
         length=table.length.at[row].set(length),
         weights=weight_tree.update(table.weights, row, weight),
         version=table.version.at[row].set(jnp.broadcast_to(jnp.asarray(version, jnp.int32), batch)),
@@ -228,31 +228,46 @@ def _rows(table: Table, number: Int[jax.Array, " batch"], removal: Removal) -> I
     return lowest
 
 
-def _sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Sets weights to 0 if invalid or not `counted`; also returns a fault bit, set if an invalid one is counted."""
+def sound(weight: jax.Array, counted: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sets weights to 0 if invalid or not `counted`; also returns a fault bit, set if an invalid one is counted.
+
+    Args:
+      weight: the weights.
+      counted: whether each of them counts.
+    """
     weight = weight.astype(jnp.float32)
     sound = (weight >= 0) & (weight <= LARGEST_WEIGHT)
     kept = sound & counted & (weight >= LEAST_WEIGHT)
     return jnp.where(kept, weight, 0.0), jnp.where((sound | ~counted).all(), 0, BAD_WEIGHT)
 
 
-def _set_rows(column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array) -> jax.Array:
-    """Writes rows of a column one after the other, so that XLA copies each in place."""
+def set_rows(
+    column: jax.Array, row: Int[jax.Array, " batch"], new: Any, kept: jax.Array, count: Any = None
+) -> jax.Array:
+    """Writes rows of a column one after the other, so that XLA copies each in place.
+
+    Args:
+      column: `[capacity, length, ...]`.
+      row: the rows to write.
+      new: `[batch, steps, ...]`, their contents.
+      kept: `[batch, steps]`, false for steps that become zeros.
+      count: the number of rows to write, the first of the batch; by default all.
+    """
     batch, steps = kept.shape
     there = kept.reshape(batch, steps, *[1] * (new.ndim - 2))
     new = jnp.where(there, jnp.asarray(new), jnp.zeros((), column.dtype))
     new = jnp.pad(new, [(0, 0), (0, column.shape[1] - steps), *[(0, 0)] * (new.ndim - 2)])
 
-    def copy(column: jax.Array, row: jax.Array, new: jax.Array) -> jax.Array:
+    def copy(column: jax.Array, row: jax.Array, new: jax.Array, *last: jax.Array) -> jax.Array:
         def one(i: Any, column: jax.Array) -> jax.Array:
             changed: jax.Array = jax.lax.dynamic_update_index_in_dim(column, new[i], row[i], 0)
             return changed
 
-        copied: jax.Array = jax.lax.fori_loop(0, batch, one, column.reshape(len(column), -1))
+        copied: jax.Array = jax.lax.fori_loop(0, last[0] if last else batch, one, column.reshape(len(column), -1))
         return copied.reshape(column.shape)
 
     # Rows are flattened, so that each row is one contiguous copy instead of one copy per number.
-    return run_where_stored(copy, column, row, new.reshape(batch, -1))
+    return run_where_stored(copy, column, row, new.reshape(batch, -1), *[] if count is None else [count])
 
 
 def update_weights(
@@ -296,7 +311,7 @@ def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> 
     there = (index >= 0) & (index < table.size)
     # A row lies in one shard, so an index is bad only if no device has it.
     found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
-    weight, bad_weight = _sound(weight, there)
+    weight, bad_weight = sound(weight, there)
     row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
     weights = weight_tree.update(table.weights, row, weight)
     return table._replace(weights=weights, faults=table.faults | jnp.where(found.all(), 0, BAD_INDEX) | bad_weight)
@@ -335,7 +350,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
 @functools.partial(jax.jit, donate_argnums=0)
 def _reweigh(table: Table, weight: Any) -> Table:
-    weight, bad_weight = _sound(weight, table.number >= 0)
+    weight, bad_weight = sound(weight, table.number >= 0)
     return table._replace(weights=weight_tree.build(weight), faults=table.faults | bad_weight)
 
 

@@ -147,11 +147,7 @@ def _gather(
     values = {}
     mask = {}
     for name, window in windows:
-        first = jnp.maximum(step + window.offset, 0)
-        many = jnp.clip(jnp.minimum(step + window.offset + window.length, length) - first, 0, window.length)
-        source = first if window.pad == "tail" else first - (window.length - many)
-        place = jnp.arange(window.length)
-        there = place < many[:, None] if window.pad == "tail" else place >= (window.length - many)[:, None]
+        source, there = span(window, step, length)
         column = table.columns[window.column]
         rows = row
         if window.return_to_go is not None:
@@ -165,6 +161,23 @@ def _gather(
     if axis is None:
         return batch
     return _scattered(batch, {name: window.value for name, window in windows}, axis)
+
+
+def span(window: Window, step: Any, length: Any) -> tuple[Any, Any]:
+    """Returns the step `[k]` at which each window begins, and whether each of its steps exists, `[k, window.length]`.
+
+    Args:
+      window: the window.
+      step: `[k]`, the step of each sample, of NumPy or JAX.
+      length: `[k]`, the steps of each trajectory.
+    """
+    first = (step + window.offset).clip(0)
+    many = ((step + window.offset + window.length).clip(None, length) - first).clip(0, window.length)
+    place = np.arange(window.length)
+    if window.pad == "tail":
+        return first, place < many[:, None]
+    gap = window.length - many
+    return first - gap, place >= gap[:, None]
 
 
 def _slices(column: jax.Array, row: jax.Array, source: jax.Array, there: jax.Array, window: Window) -> jax.Array:

@@ -185,6 +185,37 @@ def test_weights_of_rows_change_in_their_shards_alone(over):
     np.testing.assert_array_equal(np.asarray(again.weight).ravel(), expected)
 
 
+def test_rows_are_written_in_their_shards_alone(over):
+    """Whole trajectories and single columns, as one table would; of the same row twice the last counts."""
+    shards, known = stacked(over, SIZES[: over.number])
+    row = np.array([0, 10, 2, 0])
+    columns, length, weight = random_rows(4, seed=9)
+    expected = {**known}
+    changed = sharded.write(shards, row, columns, length=length, weight=weight, version=8, over=over)
+    for i, at in enumerate(row):
+        expected[at] = {name: column[i] for name, column in columns.items()}, length[i], weight[i], 8
+    reward = np.arange(6.0 * 2, dtype=np.float32).reshape(2, 6)
+    changed = sharded.write(changed, row[1:3], {"reward": reward}, over=over)
+    for one, at in zip(reward, row[1:3], strict=True):
+        whole, *others = expected[at]
+        expected[at] = {**whole, "reward": one}, *others
+    check(changed)
+    flat = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(-1, *leaf.shape[2:]), changed._replace(weights=()))
+    for at, (whole, long, heavy, version) in expected.items():
+        assert (flat.length[at], np.asarray(changed.weight).ravel()[at], flat.version[at]) == (long, heavy, version)
+        for name, column in whole.items():
+            np.testing.assert_array_equal(flat.columns[name][at, :long], column[:long])
+            assert not flat.columns[name][at, long:].any()
+    for leaf in jax.tree.leaves(changed):
+        assert leaf.sharding.is_equivalent_to(over.sharding, leaf.ndim)
+    bad = sharded.write(
+        changed, np.array([3]), {"reward": reward[:1]}, over=over
+    )  # behind the first shard's trajectories
+    np.testing.assert_array_equal(np.asarray(bad.columns["reward"]).reshape(-1, 6), flat.columns["reward"])
+    with pytest.raises(ValueError, match="an index is not a row of a trajectory in the table"):
+        check(bad)
+
+
 @pytest.mark.parametrize("index", [-1, 3, 5, 8 * CAPACITY])
 def test_a_row_that_no_shard_holds_is_a_fault(eight, index):
     """Before the first, behind the trajectories of the first shard, in the empty one, behind the last."""

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from stellaris.replay import Window, gather, init, insert, random_steps, reweigh, select, update_weights
+from stellaris.replay import Window, gather, init, insert, random_steps, reweigh, select, update_weights, write
 from stellaris.replay.table import BAD_INDEX, BAD_LENGTH, BAD_WEIGHT, EMPTY, TOO_FEW
 from stellaris.replay.weight_tree import FANOUT
 from tests.replay.by_hand import window_of
@@ -76,6 +76,29 @@ class Oracle:
             }
             self.inserted += 1
 
+    def write(self, index, columns, lengths, weights, versions):
+        """Writes trajectories to rows, or columns of them; None for what stays. The last of equal rows counts."""
+        steps = next(iter(columns.values())).shape[1]
+        for i, row in enumerate(index):
+            held = self.rows[row] if 0 <= row < CAPACITY else None
+            if held is None:
+                self.faults |= BAD_INDEX
+                continue
+            length = held["length"] if lengths is None else lengths[i]
+            fits = (0 if lengths is None else 1) <= length <= steps
+            if not fits:
+                self.faults |= BAD_LENGTH
+            weight = held["weight"] if weights is None else weights[i]
+            weight = self.sound(weight) if fits else 0.0
+            if row in index[i + 1 :]:
+                continue
+            for name, column in columns.items():
+                held["columns"][name] = self.empty[name].copy()
+                held["columns"][name][: min(max(length, 0), steps)] = column[i, : min(max(length, 0), steps)]
+            held["length"], held["weight"] = min(max(length, 0), steps), weight
+            if versions is not None:
+                held["version"] = versions[i]
+
     def update_weights(self, index, weights):
         for i, weight in zip(index, weights, strict=True):
             if 0 <= i < CAPACITY and self.rows[i] is not None:
@@ -125,6 +148,32 @@ class Machine(RuleBasedStateMachine):
             weight=np.array(weights, np.float32),
             version=np.array(versions),
             removal=self.removal,
+        )
+
+    @rule(
+        steps=st.sampled_from([LENGTH, 2]),
+        written=some(st.tuples(st.integers(-2, CAPACITY + 2), length, weight_or_bad, st.integers(0, 9)), 5),
+        kept=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        names=st.sets(st.sampled_from(sorted(SPEC)), min_size=1),
+        seed=seed,
+    )
+    def write(self, steps, written, kept, names, seed):
+        index, *given = map(list, zip(*written, strict=True))
+        lengths, weights, versions = (None if stays else values for stays, values in zip(kept, given, strict=True))
+        random = np.random.default_rng(seed)
+        columns = {
+            name: random.integers(0, 200, (len(index), steps, *shape)).astype(dtype)
+            for name, (shape, dtype) in self.spec.items()
+            if lengths is not None or name in names
+        }
+        self.oracle.write(index, columns, lengths, weights, versions)
+        self.table = write(
+            self.table,
+            np.array(index),
+            columns,
+            length=None if lengths is None else np.array(lengths),
+            weight=None if weights is None else np.array(weights, np.float32),
+            version=None if versions is None else np.array(versions),
         )
 
     @rule(changes=some(st.tuples(st.integers(-2, CAPACITY + 2), weight_or_bad), 6))
