@@ -2,6 +2,7 @@
 
 from stellaris.lab.dry_run import dry_run as dry_run
 from stellaris.lab.environments import CartPole as CartPole
+from stellaris.lab.environments import TMaze as TMaze
 from stellaris.lab.gymnax_env import Gymnax as Gymnax
 from stellaris.lab.imposed import Constant as Constant
 from stellaris.lab.imposed import Logged as Logged

@@ -72,7 +72,7 @@ def dry_run(
       seed: seed of the run.
 
     Returns:
-      The schedule. Its seconds are those of the platform's clock.
+      The schedule. Its seconds are times of the platform's clock.
 
     Raises:
       LookupError: if a function that the system needs is not deployed.

@@ -113,7 +113,12 @@ class Logged:
 
 
 def imposed(
-    updates: int, *, actors: int, data: Lag = Constant(0), gradients: Lag | None = None, minibatches: int = 1
+    updates: int,
+    *,
+    actors: int,
+    data: Lag | Sequence[Lag] = Constant(0),
+    gradients: Lag | None = None,
+    minibatches: int = 1,
 ) -> Schedule:
     """Makes a schedule in which data and gradients have exactly the given ages.
 
@@ -126,7 +131,8 @@ def imposed(
     Args:
       updates: number of batches that are learned from.
       actors: number of actors, with one environment each; a batch has one fragment of each actor.
-      data: the age of each batch, counted in batches.
+      data: the age of each batch, counted in batches. For a workload with `refresh`, a sequence of as many lags as a
+        fragment has pieces, in order: `[Constant(3), Constant(1)]` renews the policy in the middle of each fragment.
       gradients: the age of each gradient, counted in versions; every gradient then makes a version. None for a central
         learner, which makes one version per batch, after it has applied all gradients of the batch in order.
       minibatches: number of gradients per batch, if `gradients` is given: for PPO
@@ -134,7 +140,7 @@ def imposed(
 
     Raises:
       TypeError: if a number is not whole, or a lag has no method `ages`.
-      ValueError: if a number is below 1, or an age of gradients is not whole.
+      ValueError: if a number is below 1, `data` is an empty sequence, or an age of gradients is not whole.
 
     Example:
       >>> schedule = imposed(4, actors=2, data=Constant(2))
@@ -144,14 +150,18 @@ def imposed(
       [0.0, 1.0, 2.0, 2.0]
     """
     checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches)
-    for name, lag in (("data", data), ("gradients", gradients)):
-        if lag is not None and not isinstance(lag, Lag):
+    lags = [data] if isinstance(data, Lag) or not isinstance(data, Sequence) else list(data)
+    if not lags:
+        raise ValueError("data is empty: give a lag for each piece of a fragment")
+    for name, lag in (*(("data", lag) for lag in lags), ("gradients", gradients)):
+        if not isinstance(lag, Lag) and not (name == "gradients" and lag is None):
             raise TypeError(f"{name}={lag!r} is not a Lag: pass Constant(4), Sawtooth(4), Maximum(4) or Logged(ages)")
     batch = np.arange(updates)
+    age = np.stack([lag.ages(updates) for lag in lags], axis=1)  # [updates, pieces of a fragment]
     # By Hermite's identity these floors have the sum floor(actors * age); the last term absorbs rounding.
-    shares = np.floor(data.ages(updates)[:, None] + np.arange(actors) / actors + _ROUNDING).astype(int)
-    sampled_by = np.maximum(batch[:, None] - shares, 0).ravel()
-    pieces = updates * actors
+    shares = np.floor(age[..., None] + np.arange(actors) / actors + _ROUNDING).astype(int)
+    sampled_by = np.maximum(batch[:, None, None] - shares, 0).ravel()
+    pieces = len(sampled_by)
     per_batch = 1 if gradients is None else minibatches  # versions
     gradient = np.arange(0 if gradients is None else updates * per_batch)
     ages = np.zeros(0, int) if gradients is None else gradients.ages(len(gradient))
@@ -160,13 +170,13 @@ def imposed(
     versions = updates * per_batch
     return Schedule(
         slots=actors,
-        piece_before=_int32(np.repeat(batch * per_batch, actors)),
-        piece_slot=_int32(np.tile(np.arange(actors), updates)),
+        piece_before=_int32(np.repeat(batch * per_batch, len(lags) * actors)),
+        piece_slot=_int32(np.tile(np.arange(actors), updates * len(lags))),
         piece_version=_int32(sampled_by * per_batch),
         piece_noise=_int32(np.arange(pieces)),
         piece_start=_int32(np.where(np.arange(pieces) < actors, np.arange(pieces), NONE)),
         batch_before=_int32(batch * per_batch),
-        batch_pieces=_int32(np.arange(pieces).reshape(updates, actors, 1)),
+        batch_pieces=_int32(np.arange(pieces).reshape(updates, len(lags), actors).swapaxes(1, 2)),
         batch_target=_int32(batch * per_batch),
         batch_merged=_int32((batch + 1) * per_batch - 1),
         gradient_before=_int32(gradient),

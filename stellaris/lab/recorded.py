@@ -169,7 +169,7 @@ def recorded(
       functions: the deployed functions, whose resources and provisioned containers are billed; None to leave these out.
 
     Returns:
-      The schedule. Its seconds are those of the platform's clock.
+      The schedule. Its seconds are times of the platform's clock.
 
     Raises:
       ValueError: if the trace does not record the data that was learned from, a scheduler decided the number of

@@ -16,6 +16,7 @@ from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
 from stellaris.lab.plan import Sizes, plan_of
+from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.lab.shapes import shapes_of
 from stellaris.systems.workload import Workload
@@ -83,6 +84,7 @@ def runs_of(
     if isinstance(algorithm, Mapping):
         dimensions = {"algorithm": list(algorithms), **dimensions}
     policy = workload.make_policy(workload.environment.spec)
+    check_memoryless(policy)
     made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():

@@ -42,6 +42,7 @@ def _shapes(algorithm: Any, policy: Policy, length: int, fragments: int) -> Shap
         log_prob=column(length),
         value=column(length + 1),
         version=column(length, dtype=np.int32),
+        memory=jax.eval_shape(lambda: policy.initial_memory(1, fragments)),
     )
 
     def make(trajectory: Any, key: jax.Array) -> tuple[Any, Any]:

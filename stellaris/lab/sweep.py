@@ -82,7 +82,8 @@ def sweep(
 
     Raises:
       ModuleNotFoundError: if xarray is not installed; the error names the extra that installs it.
-      TypeError: if the workload's environment is not written in JAX, or another argument has the wrong type.
+      TypeError: if the workload's environment is not written in JAX, its policy has a memory, or another argument has
+        the wrong type.
       ValueError: if an axis is empty or unknown, a setting is out of range, or the schedule does not fit the settings.
 
     Example:

@@ -170,7 +170,7 @@ def draw(seed: int) -> Configuration:
     return configure(system, seed=seed, refresh=one_of(None, None, 4, 8), faults=faults, policy=policy)
 
 
-def compare(configuration: Configuration, updates: int = UPDATES) -> Compared:
+def compare(configuration: Configuration, updates: int = UPDATES, budget: Budget | None = None) -> Compared:
     """Trains, follows the run's schedule in the lab, and compares the versions after so many updates."""
     system, workload, seed = configuration.system, configuration.workload, configuration.seed
     platform, versions = configuration.platform(), []
@@ -182,7 +182,7 @@ def compare(configuration: Configuration, updates: int = UPDATES) -> Compared:
 
     platform.store.publish = published
     # A whole batch takes synchronous learners longest.
-    budget = Budget(seconds=60.0 if isinstance(system, Synchronous | DataParallel) else 15.0)
+    budget = budget or Budget(seconds=60.0 if isinstance(system, Synchronous | DataParallel) else 15.0)
     result = train(system, workload, platform=platform, budget=budget, seed=seed)
     held = 0 if math.isinf(getattr(system, "rho", math.inf)) else system.learners - 1
     whole = recorded(result.trace, held=held)

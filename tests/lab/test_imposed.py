@@ -82,3 +82,30 @@ def test_logged_ages_are_checked(ages, message):
 def test_the_ages_of_gradients_are_whole():
     with pytest.raises(ValueError, match=r"gradients=.* has the age 0.5: the ages of gradients are whole"):
         imposed(2, actors=1, gradients=Logged([0.5]))
+
+
+def test_a_lag_for_each_piece_renews_the_policy_within_a_fragment():
+    schedule = imposed(6, actors=2, data=[Constant(3), Constant(1), Constant(0)])
+    assert schedule.batch_pieces.shape == (6, 2, 3)
+    versions = schedule.piece_version[schedule.batch_pieces]
+    assert versions[5].tolist() == [[2, 4, 5]] * 2
+    assert versions[1].tolist() == [[0, 0, 1]] * 2
+    assert schedule.data_lag[3:] == pytest.approx([4 / 3] * 3)
+    # The pieces of a fragment follow each other in one environment.
+    slots = schedule.piece_slot[schedule.batch_pieces]
+    assert (slots == np.arange(2)[None, :, None]).all()
+    assert (np.diff(schedule.batch_pieces, axis=2) > 0).all()
+    assert len(np.unique(schedule.piece_noise)) == 36
+
+
+def test_one_piece_is_the_whole_fragment():
+    assert imposed(4, actors=3, data=[Constant(2)]) == imposed(4, actors=3, data=Constant(2))
+
+
+def test_a_sequence_of_lags_is_checked():
+    with pytest.raises(ValueError, match="data is empty"):
+        imposed(2, actors=1, data=[])
+    with pytest.raises(TypeError, match="data=3 is not a Lag"):
+        imposed(2, actors=1, data=[Constant(1), 3])
+    with pytest.raises(TypeError, match="data=None is not a Lag"):
+        imposed(2, actors=1, data=None)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -210,7 +211,8 @@ def test_policies_are_compared_on_the_sampled_observations() -> None:
     table = samples(length, Widths.of(actors, actors))
     for fragments in range(1, actors + 1):
         observation = np.arange((length + 1) * actors).reshape(length + 1, actors)
-        expected = _sample(observation[:, :fragments], Scheduled(Maximum()).width(fragments, actors))
+        own = SimpleNamespace(observation=observation[:, :fragments], memory=None)
+        expected = _sample(own, Scheduled(Maximum()).width(fragments, actors))
         place, weight = table.place[fragments - 1], table.weight[fragments - 1]
         assert place[weight > 0].tolist() == expected.tolist()
         assert weight.sum() == pytest.approx(1)

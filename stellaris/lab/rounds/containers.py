@@ -1,7 +1,7 @@
-"""The containers of a function in a compiled program: which one an invocation gets, when it starts, and what is billed.
+"""The containers of a function in a compiled program: which one an invocation gets, when it starts, and its bill.
 
-The rules are those of `stellaris.runtime.engine`. They are simple here, because all invocations of a round look for a
-container at the same instant: none can reuse the container of another one of its round.
+The rules are the engine's, `stellaris.runtime.engine`. They are simple here, because all invocations of a round look
+for a container at the same instant: none can reuse the container of another one of its round.
 """
 
 from typing import NamedTuple
@@ -147,7 +147,7 @@ def invoked(
     return after, Calls(present, where, started, ended), total + jnp.sum(new, dtype=jnp.int32)
 
 
-#: What a slot has for an invocation: an idle container, room for a new one, or one that is still being made.
+#: The state of a slot for an invocation: an idle container, room for a new one, or one that is still being made.
 _IDLE, _EMPTY, _MAKING = 0, 1, 2
 
 

@@ -42,5 +42,5 @@ def _table(stream: Stream, delay: Delay, count: int) -> NDArray:
 
 @wide
 def drawn(table: Array, index: jax.Array) -> jax.Array:
-    """Reads a table at indices of any shape. Indices past its end are those of unused places."""
+    """Reads a table at indices of any shape. Indices past its end belong to unused places."""
     return jnp.take(jnp.asarray(table), index, mode="clip")

@@ -17,6 +17,7 @@ from stellaris.acting.rollout import fragment_bytes
 from stellaris.algorithms import PPO
 from stellaris.lab.rounds.draws import draws_of
 from stellaris.lab.rounds.program import ACTOR, LEARNER, Ending, Given, Keys, Program, Row
+from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.shapes import shapes_of
 from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.delays import Constant, Measured
@@ -33,7 +34,7 @@ from stellaris.systems.workload import Budget, Workload
 from stellaris.types import NDArray
 
 #: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
-#: themselves, of which the last also holds for all later rounds.
+#: themselves; the last number also holds for all later rounds.
 Decider: TypeAlias = Learned | Fixed | Maximum | Stepped | Sequence[int]
 
 
@@ -83,7 +84,7 @@ class Rounds:
 
     Raises:
       LookupError: if `actor` or `learner` is missing.
-      TypeError: if the environment is not written in JAX, or the algorithm is not PPO.
+      TypeError: if the environment is not written in JAX, the policy has a memory, or the algorithm is not PPO.
       ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
         queueing time of actors that varies, provisioned containers, a time-out, or fewer containers than actors; or if
         a budget of cost has no prices.
@@ -116,6 +117,7 @@ class Rounds:
     def __post_init__(self) -> None:
         checks.whole(at_least=1, most=self.most)
         _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
+        check_memoryless(self._policy)
 
     def play(
         self, schedulers: Decider | Sequence[Decider], seeds: Sequence[int], *, block: int | None = None

@@ -41,7 +41,7 @@ class Keys(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What differs between the runs of a deployment."""
+    """The inputs that differ between the runs of a deployment."""
 
     params: Tree  #: the first parameters.
     keys: Keys
@@ -52,7 +52,7 @@ class Given(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A round; in the result of a run each array is `[R]`. Columns are those of a history; times are float64."""
+    """A round; in the result of a run each array is `[R]`. Columns are as in a history; times are float64."""
 
     actors: Array
     loss: Array
@@ -110,7 +110,7 @@ class _Sampled(NamedTuple):
 
 
 class _Learned(NamedTuple):
-    """What has been learned from a batch."""
+    """The result of learning from a batch."""
 
     version: PolicyVersion
     opt_state: Tree
@@ -398,7 +398,7 @@ class Program:
         divergence: jax.Array,
     ) -> tuple[_Carry, Row]:
         """Moves the clock, and counts steps, episodes and costs; returns the row of the round."""
-        # By fragment and then by step, which is the order in which the event loop counts episodes.
+        # Ordered by fragment and then by step, as the event loop counts episodes.
         finished, returns = (x.T.ravel() for x in (sampled.stepped.finished, sampled.stepped.episode_return))
         count = jnp.sum(finished, dtype=jnp.int32)
         nth = jnp.cumsum(finished, dtype=jnp.int32) - 1
