@@ -72,6 +72,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "120", "paper": "3,000"},
         kind="study",
     ),
+    "stellaris-equal-time": Entry(
+        "figures.stellaris.equal_time",
+        f"{STELLARIS}, reward at equal time, every system at its best setting",
+        {"smoke": "1", "small": "150", "paper": "500"},
+        kind="study",
+    ),
     "stellaris-cost": Entry(
         "figures.stellaris.cost",
         f"{STELLARIS}, training cost (the runs of stellaris-training)",
@@ -162,6 +168,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "figures.lab.lag",
         "return against the lag of the data, for seven corrections",
         {"smoke": "1", "small": "70"},
+        kind="figure",
+    ),
+    "lab-corrections": Entry(
+        "figures.lab.corrections",
+        "every correction at every imposed lag, in the lab",
+        {"smoke": "1", "small": "600"},
         kind="figure",
     ),
     "what-if": Entry("cluster.what_if", "a run that another stack logged, under other settings", {"": "2"}),

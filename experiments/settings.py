@@ -168,7 +168,7 @@ def value_of(text: str, name: str = "value") -> Any:
       name: the name of the setting, for messages.
 
     Raises:
-      UsageError: if the text is no such value, or the called name refuses its arguments.
+      UsageError: if the text is not such a value, or the called name refuses its arguments.
 
     Example:
       >>> value_of("0.1"), value_of("sequential"), value_of("(64, 64)"), value_of("LogNormal(0.02, 1.0)")

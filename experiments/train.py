@@ -117,6 +117,6 @@ _SPENT: Mapping[str, str] = {
 
 
 def _labelled(of: Sequence[Finished], name: str, number: int) -> Sequence[Finished]:
-    """Returns the runs with the variant's name and a line style of its own."""
+    """Returns the runs with the variant's name and a distinct line style."""
     style = plots.LINES[number]
     return [variants.styled(one, name, style["color"], style["linestyle"]) for one in of]

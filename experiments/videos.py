@@ -42,10 +42,7 @@ class Rendered:
         """
         if not isinstance(environment, str):
             raise UsageError(f"--video: {environment!r} does not render: Gymnasium makes environments by name only")
-        for device in (
-            "SDL_AUDIODRIVER",
-            "SDL_VIDEODRIVER",
-        ):  # pygame needs neither, and complains where one is missing
+        for device in ("SDL_AUDIODRIVER", "SDL_VIDEODRIVER"):  # pygame complains about a missing device, but needs none
             os.environ.setdefault(device, "dummy")
         try:
             with needs("--video"):

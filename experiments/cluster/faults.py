@@ -192,7 +192,7 @@ def violations(trace: Trace, result: Result | None) -> Iterator[str]:
     lives: dict[int, list[str]] = defaultdict(list)
     keys: dict[int, int] = {}
     containers: Counter[str] = Counter()
-    # By function and key: the invocations whose outcomes were used.
+    # The invocations whose outcomes were used, by function and key.
     taken: dict[tuple[str, int], set[int]] = defaultdict(set)
     applied: Counter[int] = Counter()  # by invocation: its applied gradients
     versions: list[float] = []

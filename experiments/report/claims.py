@@ -98,7 +98,7 @@ def greatest(claim: Claim, found: Sequence[Finding]) -> dict[str, Finding]:
     """Returns the finding with the greatest middle over the environments, by settings and bill, of an "up to" claim.
 
     Such a claim is about the best of several environments, so only the greatest of ours can be judged. Environments
-    without a verdict of their own, such as those where a run missed the target, are left out.
+    without a verdict, for example because a run missed the target, are left out.
     """
     best: dict[str, Finding] = {}
     for finding in found:
@@ -146,7 +146,7 @@ def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
         if not both:
             continue
         goal = comparison.goals.get(environment)
-        # What a run has spent when its budget ran out says nothing of what it takes to reach the target.
+        # If the budget of a run ran out, its spending does not show how much reaching the target costs.
         reached = [seed for seed in both if not goal or all(_reached(of[seed], *goal) for of in (own, baseline))]
         ratios = [comparison.compare(own[seed], baseline[seed]) for seed in reached]
         finals = [baseline[seed]["episode_return"][-1] for seed in both]

@@ -165,7 +165,7 @@ def _functions(
     gradients = 1 if one_gradient else _GRADIENTS_A_ROUND
     steps = 1 if isinstance(system, CentralInference) else WORKLOAD.fragment
     small = Resources(memory=1.0, vcpus=0.5)
-    # By function: seconds of an invocation, its units of work, the most concurrent invocations, and the resources.
+    # Each function's seconds per invocation, units of work, largest number of concurrent invocations, and resources.
     kinds = {
         "actor": (steps / WORKLOAD.fragment, steps, WORKLOAD.actors, Resources(memory=1.0, vcpus=1.0)),
         "learner": (0.3 * gradients, gradients, learners, Resources(memory=2.0, vcpus=1.0, gpu_slots=1)),

@@ -58,7 +58,7 @@ class Cell:
     evaluation: Evaluation | None = None
     replay: "Cell | None" = None  #: the cell whose recorded delays this cell repeats, invocation by invocation.
     retimes: "Cell | None" = None  #: the cell whose returns this cell has, at its own times and costs.
-    keep_policy: bool = False  #: whether the run's last policy is saved beside its results.
+    keep_policy: bool = False  #: whether the run's last policy is saved with its results.
     factors: Mapping[str, str] = field(
         default_factory=dict, hash=False
     )  #: the values of swept settings, for the tables.
@@ -346,7 +346,7 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
 
 
 def _described(cell: Cell) -> dict[str, str]:
-    """Returns what `play` needs to make the policy and its environment again, and what the policy was trained by."""
+    """Returns the description from which `play` makes the policy and its environment, and the training's settings."""
     environment = cell.workload.environment
     text = repr(environment)
     if isinstance(environment, Configured):

@@ -24,7 +24,7 @@ def last(of: Sequence[Finished], column: str) -> Estimate:
 
 
 def interval(estimated: Estimate) -> str:
-    """Says of what kind an estimate's middle and interval are, which depends on the number of seeds."""
+    """Names an estimate's kind of middle and of interval, which depend on the number of seeds."""
     return "IQM, 95 %" if estimated.claim else "median, range"
 
 
@@ -61,6 +61,12 @@ def at_equal_time(of: Sequence[Finished], baseline: Sequence[Finished]) -> list[
         ratio(at(one, "episode_return", end), at(other, "episode_return", end))
         for (one, other), end in zip(pairs, ends, strict=True)
     ]
+
+
+def cost_to(one: Finished, target: float) -> float | None:
+    """Returns the cost by use up to a return, or None if the run did not reach it."""
+    reached = (row["cost_pay_per_use"] for row in one.history if row["episode_return"] >= target)
+    return next(reached, None)
 
 
 def swept(groups: Mapping[str, Sequence[Finished]], system: str, what: str) -> dict[float, Sequence[Finished]]:

@@ -29,7 +29,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 
 class Logs:
-    """A watcher that sends the rows of each run to sinks of its own, and closes them when the run ends.
+    """A watcher that sends the rows of each run to separate sinks, and closes them when the run ends.
 
     Each run has a folder `logs/tensorboard/RUN`, whose earlier log is removed, and a run in `logs/wandb`. At the end of
     the `with` block the logs of runs that have not ended are closed as failed.

@@ -55,7 +55,7 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
 
 
 def check(names: Mapping[str, Study], out: Path, jobs: int, console: Console, committed: Path = COMMITTED) -> int:
-    """Repeats a run of each study, and shows the committed results beside the new ones.
+    """Repeats a run of each study, and shows the committed results next to the new ones.
 
     Args:
       names: the studies, by name.

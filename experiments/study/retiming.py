@@ -12,8 +12,8 @@ from stellaris.systems.history import history
 def retime(workload: Workload, outcome: Outcome, base: Sequence[Row]) -> None:
     """Fills an outcome with the rows of an earlier run, at the times and costs of the outcome's own deployment.
 
-    What a synchronous system learns in a round does not depend on how long the round takes. So its deployment is run
-    dry, without learning, and the earlier run gives the returns and the metrics of each round.
+    The learning of a synchronous system in a round does not depend on how long the round takes. So its deployment is
+    run dry, without learning, and the earlier run gives the returns and the metrics of each round.
 
     Args:
       workload: the workload of both runs.

@@ -1,7 +1,6 @@
 """Writes the files of a study (its runs, their curves, its table and its provenance), and removes its old pictures."""
 
 import csv
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,9 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.study.cells import Finished, code_version
-from experiments.toolkit import output
-from experiments.toolkit.provenance import provenance
-from stellaris.runtime.files import atomic_write
+from experiments.toolkit import output, provenance
 
 #: The most rows of a run's curve.
 _POINTS = 50
@@ -53,13 +50,12 @@ def write(results: Sequence[Finished], out: Path) -> None:
     output.write_rows(out / _RUNS, [{**_names(result), **figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
-    with atomic_write(out / "provenance.json") as file:
-        json.dump(provenance(code_version()), file, indent=1)
+    provenance.write(out / "provenance.json", code_version())
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
 
 
 def _names(result: Finished) -> dict[str, Any]:
-    """Returns the columns that identify a run; swept settings have columns of their own."""
+    """Returns the columns that identify a run; each swept setting has a column."""
     cell = result.cell
     names = {"environment": cell.environment, "system": cell.contender.name, "setting": cell.setting, "seed": cell.seed}
     return names | dict(cell.factors)

@@ -216,7 +216,7 @@ def _actor_machines(actors: int, assumed: Assumed) -> float:
 def serverless_prices(*, actors: int, learners: int, assumed: Assumed = ASSUMED) -> tuple[PriceSheet, PriceSheet]:
     """Returns Stellaris' two bills: the demo's, which charges all machines for the whole duration, and one by use.
 
-    By use, the overhead of a rollout is billed as time of its actor function.
+    The bill by use charges the overhead of a rollout as time of its actor function.
     """
     gpus = math.ceil(learners / _sharers(learners))
     machines = {

@@ -174,7 +174,7 @@ def per_run(
     """Draws columns of the history over the column `x`, one panel per drawn column.
 
     If there are enough runs for an interval, it draws the median over the runs that have not ended, and a band between
-    their quartiles; otherwise one line per run, of which the first is the darkest.
+    their quartiles; otherwise one line per run, the first one darkest.
     """
     with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
         for axes, (column, label) in zip(several, panels.items(), strict=True):

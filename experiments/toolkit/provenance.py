@@ -1,14 +1,17 @@
 """Where a result comes from: the commit, the library's code, the versions of packages, and the machine."""
 
+import json
 import platform
 import subprocess
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
 from stellaris import __version__
+from stellaris.runtime.files import atomic_write
 
 
 def provenance(code: str) -> dict[str, str]:
@@ -29,6 +32,12 @@ def provenance(code: str) -> dict[str, str]:
         "instructions": ", ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
         "devices": ", ".join(device.device_kind for device in jax.devices()),
     }
+
+
+def write(path: Path, code: str, **settings: Any) -> None:
+    """Writes settings and the provenance of the results in the same folder as JSON; `code` as for `provenance`."""
+    with atomic_write(path) as file:
+        json.dump({**settings, **provenance(code)}, file, indent=1)
 
 
 def versions(*packages: str) -> dict[str, str]:

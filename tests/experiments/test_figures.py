@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments import catalogue, command
+from experiments import catalogue, command, tuning
 from experiments.figures.minionsrl import motivation as actors_motivation
 from experiments.figures.minionsrl import scaling as actors_scaling
-from experiments.figures.stellaris import calibration, challenges, cost, hpc, latency, motivation, scaling, training
-from experiments.study import cells, study
+from experiments.figures.stellaris import calibration, challenges, hpc, latency, motivation, scaling, training
+from experiments.study import cells, curves, study
 from experiments.tasks import minionsrl, presets
 from stellaris.acting import ActorCritic
 from stellaris.runtime.delays import Empirical
@@ -117,6 +117,9 @@ _CHALLENGES = "challenges_staleness_mean challenges_kl challenges_policy_kl chal
 STUDIES = {
     "stellaris-training": Shown("; ".join(("untrained", *training.SYSTEMS, *_SHARED)), "training", ALL),
     "stellaris-motivation": Shown("stellaris; synchronous", "motivation", f"{STELLARIS} {SYNCHRONOUS}"),
+    "stellaris-equal-time": Shown(
+        "; ".join(tuning.CHOSEN), "equal_time", f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #CC79A7"
+    ),
     "stellaris-cost": Shown("; ".join(training.SYSTEMS), "cost", ALL),
     "stellaris-challenges": Shown("cap; no cap", _CHALLENGES),
     "stellaris-ablation": Shown("Stellaris; one learner; no cap; no aggregation; neither", "stellaris-ablation"),
@@ -230,8 +233,8 @@ def test_studies_share_their_runs(results):
 
 def test_cost_to_a_target():
     history = [{"episode_return": r, "cost_pay_per_use": c} for r, c in ((1.0, 0.1), (5.0, 0.2), (4.0, 0.3))]
-    assert cost._cost_of(result_of(history), 4.5) == 0.2
-    assert cost._cost_of(result_of(history), 6.0) is None
+    assert curves.cost_to(result_of(history), 4.5) == 0.2
+    assert curves.cost_to(result_of(history), 6.0) is None
 
 
 def test_learners_in_use():

@@ -31,6 +31,15 @@ def test_a_sweep_has_a_column_per_setting(tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_a_policy_with_memory_is_played(tmp_path, capsys):
+    words = ["train", "--system", "synchronous", "--set", "workload.actors=4", "workload.policy=FlaxMemory(GRUCell, 8)"]
+    assert command.main([*words, "--seeds", "1", *TINY, "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert command.main(["play", str(tmp_path / "train"), "--episodes", "2"]) == 0
+    assert "CartPole-v1" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_the_pages_study_runs_from_its_file(tmp_path, capsys):
     (tmp_path / "averaging.py").write_text(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])
     words = ["study", str(tmp_path / "averaging.py"), "--seeds", "1", "--variant", "weighted", *TINY, "--out"]

@@ -12,6 +12,7 @@ from stellaris import IMPACT, IMPALA, PPO
 from stellaris.algorithms import Algorithm, Batch, actor_critic
 from stellaris.algorithms.actor_critic import Evaluated, Metrics
 from stellaris.algorithms.batch import before_the_last, cleaned, flatten, minibatches, take
+from stellaris.corrections.effective_samples import effective_sample_fraction
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import decoupled_ppo_loss, impala_loss, ppo_loss, value_loss
 from stellaris.types import ApplyFn, Array, Trajectory, Tree
@@ -36,8 +37,7 @@ class ProximalBatch(NamedTuple):
 class Corrected(PPO):
     """PPO with another policy loss, which may also use the policy that was the newest when the batch was prepared.
 
-    Advantages, value loss, optimizer, minibatches and epochs are those of PPO, so subclasses differ only in the
-    correction.
+    Subclasses share PPO's advantages, value loss, optimizer, minibatches and epochs, and differ only in the correction.
     """
 
     def prepare(self, trajectory: Trajectory, apply_fn: ApplyFn | None = None, target: Tree = None) -> Any:
@@ -63,21 +63,27 @@ class Corrected(PPO):
     def loss(
         self, apply_fn: ApplyFn, params: Tree, batch: Any, peers: tuple[Tree, ...] = (), **options: Any
     ) -> tuple[Any, Metrics]:
-        """Returns the loss, policy loss + value loss - entropy bonus averaged over valid samples, and PPO's metrics."""
+        """Returns the loss, policy loss + value loss - entropy bonus averaged over valid samples, and metrics.
+
+        These are PPO's, and the effective sample fraction of the ratios to the behaviour policy.
+        """
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "value", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples)
         policy = policy._replace(log_prob=jnp.where(samples.valid, policy.log_prob, 0.0))
-        return actor_critic.loss(
+        advantage = jnp.where(samples.valid, samples.advantage, 0.0)
+        loss, metrics = actor_critic.loss(
             self,
             samples,
             policy,
             None,
-            policy_loss=self.policy_loss(policy, batch.proximal_log_ratio, samples.advantage),
+            policy_loss=self.policy_loss(policy, batch.proximal_log_ratio, advantage),
             value_loss=value_loss(policy.value, samples.target),
             clipped=actor_critic.outside(policy.log_ratio, self.clip),
             version=options.get("version"),
             lags=options.get("lags", 8),
         )
+        fraction = effective_sample_fraction(policy.log_ratio, valid=samples.valid)
+        return loss, {**metrics, "effective_sample_fraction": fraction}
 
 
 @dataclass(frozen=True)

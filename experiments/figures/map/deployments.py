@@ -38,13 +38,13 @@ class Point:
 
     Args:
       system: one of the systems above.
-      kappa: seconds of all gradients of a batch on one learner alone, divided by those of a fragment, `G τ / A`.
+      kappa: seconds of all gradients of a batch on one learner alone, divided by the seconds of a fragment, `G τ / A`.
       variation: coefficient of variation of every duration.
       learners: number of learners.
       sharers: learners per GPU; `k` of them take `sqrt(k)` times as long, as on the testbed.
       growth: a gradient on `1/N` of a minibatch takes `N ** -growth` times as long; it matters to data-parallel
         learners alone.
-      update: seconds of an update of the policy, divided by those of a gradient; it matters to Stellaris alone.
+      update: seconds of an update of the policy, divided by the seconds of a gradient; it matters to Stellaris alone.
     """
 
     system: str

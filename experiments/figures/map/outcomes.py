@@ -13,12 +13,12 @@ from stellaris.types import NDArray
 
 #: The part of the way from the untrained to the best mean return at which steps are counted.
 PART = 0.8
-#: The number of batches over which a curve is averaged, and those of the end of a run. The longest episodes take 500
-#: steps, 8 batches: within fewer, only the short ones of those that began together end.
+#: Number of batches over which a curve is averaged, and of batches at the end of a run. The longest episodes take 500
+#: steps, 8 batches: of the episodes that begin together, only short ones end within fewer batches.
 _WINDOW, _TAIL = 8, 8
 #: Number of bootstrap samples of an interval.
 _RESAMPLES = 500
-#: Rates below this are those of untrained policies.
+#: A learning rate below this stands for an untrained policy.
 _LEAST_RATE = 1e-9
 
 Row = Mapping[str, str]
@@ -104,7 +104,7 @@ def resampled(curves: Curves, target: float, random: np.random.Generator) -> NDA
 
 @dataclass(frozen=True)
 class Efficiency:
-    """How many steps the synchronous system needs over those of each other system: η, interpolated.
+    """The steps that the synchronous system needs, divided by the steps of each other system: η, interpolated.
 
     Args:
       measured: η by system, and by κ, variation and number of learners.
@@ -204,7 +204,7 @@ def _key(row: Row) -> tuple[Any, ...]:
     return row["system"], *numbers, *counts, float(row["growth"]), float(row["update"])
 
 
-#: What is compared: steps per second, or million steps per USD under either bill.
+#: The quantities that are compared: steps per second, or million steps per USD under either bill.
 TIME, MACHINES, USE = "time", "machines", "use"
 
 
@@ -216,7 +216,7 @@ def rate(row: Row, what: str) -> float:
 def advantages(
     speeds: Speeds, eta: Efficiency, *, what: str = TIME, sharers: int = 1, growth: float = 0.0, update: float = 0.1
 ) -> Iterator[dict[str, Any]]:
-    """Yields S, η, and the product's ratio to those of each other system, for every deployment of the map."""
+    """Yields S, η, and the ratio of S·η to that of each other system, for every deployment of the map."""
     keys = [(key, row) for key, row in speeds.rows.items() if key[0] in (IN_ROUNDS, SAMPLING_ON)]
     for (system, kappa, variation, learners, shared, _, cost), row in keys:
         if cost != update or shared != (sharers if learners > 1 else 1):

@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +11,11 @@ import numpy as np
 
 from experiments.study.cells import code_version
 from experiments.tasks import minionsrl, testbed
-from experiments.toolkit import options, output, plots
-from experiments.toolkit.provenance import provenance
+from experiments.toolkit import options, output, plots, provenance
 from experiments.toolkit.statistics import Estimate, estimate
 from stellaris import PPO, ActorCritic
 from stellaris.lab import CartPole, Rounds
 from stellaris.runtime import FunctionSpec
-from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Workload
 from stellaris.types import NDArray
 
@@ -44,7 +41,7 @@ class Schedule(NamedTuple):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The number of actors in each round, of which the last also holds later."""
+        """The number of actors in each round; the last number also holds later."""
         return [self.first] * self.change + [self.then]
 
 
@@ -113,7 +110,7 @@ class Runs(NamedTuple):
     steps: NDArray
 
 
-#: What the best schedules minimise: columns of `Runs`.
+#: The quantities that the best schedules minimise: columns of `Runs`.
 OBJECTIVES = ("seconds", "cost")
 
 
@@ -183,8 +180,7 @@ def main(arguments: argparse.Namespace) -> int:
         others = range(preset.seeds, 2 * preset.seeds)
         output.write_rows(out / f"best_{name}.csv", [*compared(of, runs, others)])
         _draw(runs, out / f"ceiling_{name}", name)
-        with atomic_write(out / f"provenance_{name}.json") as file:
-            json.dump({"preset": repr(preset), **provenance(code_version())}, file, indent=1)
+        provenance.write(out / f"provenance_{name}.json", code_version(), preset=repr(preset))
     return 0
 
 

@@ -1,7 +1,6 @@
 """Trains schedulers on compiled rounds, in several ways, and compares them with the best fixed number and a surface."""
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,12 +11,10 @@ import numpy as np
 from experiments.figures.minionsrl import ceiling
 from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.study.cells import code_version
-from experiments.toolkit import options, output
-from experiments.toolkit.provenance import provenance
+from experiments.toolkit import options, output, provenance
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO
 from stellaris.lab import Played, Rounds
-from stellaris.runtime.files import atomic_write
 from stellaris.scheduling import Learned
 from stellaris.scheduling.training import AUTHORS_PPO, SCHEDULER_PPO, Objective, Progress, train_scheduler
 from stellaris.types import NDArray
@@ -27,9 +24,10 @@ DESCRIPTION = "schedulers trained in several ways, against the best fixed number
 Minimise = Literal["time", "cost"]
 #: Number of rounds above that of any run: the first decision holds for the whole run.
 WHOLE = 2**20
-#: Seeds: of the runs on which results are reported, of those that choose a version, and of the first training run.
+#: Seeds of the runs on which results are reported, of the runs that choose a version, and of the first training run.
 REPORTED, HELD_OUT, TRAINING = range(20, 40), range(500, 508), 1000
-#: The budget of a run in USD: three times what all actors cost, so that it seldom ends a run.
+#: The budget of a run in USD, which seldom ends a run: three times the median cost of runs with all actors on eight
+#: seeds.
 BUDGETS = {"tuned": 3 * 0.0051, "authors": 3 * 0.0177, "authors-0.003": 3 * 0.0162}
 #: The round after which schedules of the surface change from the first number of actors to the second.
 CHANGE = 8
@@ -221,8 +219,7 @@ def main(arguments: argparse.Namespace) -> int:
     for testbed in arguments.testbeds:
         rows: list[dict[str, Any]] = []
         training: list[dict[str, Any]] = []
-        with atomic_write(out / f"provenance_{testbed}.json") as file:
-            json.dump({"preset": repr(preset), **provenance(code_version())}, file, indent=1)
+        provenance.write(out / f"provenance_{testbed}.json", code_version(), preset=repr(preset))
         for row, updates in compared(preset, testbed, arguments.ways):
             print(row, flush=True)
             rows.append(row)

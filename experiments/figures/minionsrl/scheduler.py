@@ -107,7 +107,7 @@ class Training:
         self.console = console
         self.idle = idle
         self.rows: list[dict[str, float]] = []  #: one per episode so far.
-        self.held_out = range(0)  #: seeds of runs that are no episodes.
+        self.held_out = range(0)  #: seeds of runs that are not training episodes.
 
     def run(self, start: Learned, arguments: argparse.Namespace, home: Path) -> None:
         """Trains the scheduler, and writes it after each update."""

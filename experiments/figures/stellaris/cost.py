@@ -24,17 +24,11 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         target = TARGETS.get(environment, math.inf)
         for name, of in groups.items():
             bills = [str(curves.last(of, column)) for column in ("cost_demo", "cost_pay_per_use")]
-            reached = [spent for one in of if (spent := _cost_of(one, target)) is not None]
+            reached = [spent for one in of if (spent := curves.cost_to(one, target)) is not None]
             cost = str(estimate(reached)) if reached else "-"
             rows.append((environment, name, *bills, f"{target:g}", f"{len(reached)} of {len(of)}", cost))
     headings = ("environment", "system", "USD demo", "USD use", "target", "reached", "USD by use to the target")
     tidy.show("cost of training", headings, rows, out, console)
-
-
-def _cost_of(result: Finished, target: float) -> float | None:
-    """Returns the cost by use up to a return, or None if the run did not reach it."""
-    reached = (row["cost_pay_per_use"] for row in result.history if row["episode_return"] >= target)
-    return next(reached, None)
 
 
 # The study has the variants of `stellaris-training`, so that the two studies share their runs.

@@ -24,7 +24,7 @@ DESCRIPTION = (
     "from the demo's baseline to its Stellaris, one change at a time: gradients, minibatches, functions, asynchrony"
 )
 
-#: The suffix of the settings of runs in which rounds have no overhead.
+#: The suffix of the settings of runs without overhead in their rounds.
 _WITHOUT = ", 0 s"
 #: A part of the names of their pictures.
 _NO_OVERHEAD = "_no_overhead"
@@ -128,7 +128,7 @@ def _ratios(groups: Groups, column: str, until: float) -> dict[str, list[float]]
 
 
 def _smoke(environment: str) -> Sequence[Variant]:
-    """Returns the variants without those that, without overhead, have sampled two rounds before a learner starts."""
+    """Returns the variants, except the two that sample two rounds before a learner starts if rounds lack overhead."""
     return [row for row in _variants(environment) if row.setting not in (f"no waiting{_WITHOUT}", f"weights{_WITHOUT}")]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, learning, map, minionsrl, powers, stellaris
+from experiments.report.tables import counts, equal_time, learning, map, minionsrl, powers, stellaris
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
@@ -25,6 +25,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-eta": map.efficiencies,
     "map-answers": map.answers,
     "tuned": stellaris.tuned,
+    "tuned-for-equal-time": equal_time.tuned,
     "million-steps": stellaris.million_steps,
     "cartpole": minionsrl.on_cartpole,
     "mujoco": minionsrl.on_mujoco,

@@ -61,7 +61,8 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "`stellaris-training --env Qbert-v5 --steps 200000 --seeds 3`, synchronous and Stellaris",
         "[Qbert](#qbert)",
     ),
-    (("tuning",), "`tuning`", "[what makes the difference](systems.md#tuned-alike)"),
+    (("tuning",), "`tuning`, an earlier grid", "[what makes the difference](systems.md#tuned-alike)"),
+    (("small/tuning",), "`tuning`", "[settings for equal time](systems.md#tuned-for-equal-time)"),
 )
 
 

@@ -40,7 +40,7 @@ def speeds() -> Table:
 
 _TASKS = ("CartPole", "Acrobot-v1")
 _WAYS = {IN_ROUNDS: "in rounds", SAMPLING_ON: "sampling on"}
-#: What is compared, with the growth of a gradient's time on which the best of the others may depend.
+#: The quantities that are compared, with the growth of a gradient's time on which the best of the others may depend.
 _COMPARED = (
     ("time, g = 0", TIME, 0.0),
     ("time, g = 1", TIME, 1.0),
@@ -70,22 +70,15 @@ def answers() -> Table:
     for (label, what, growth), variation, (system, way) in itertools.product(_COMPARED, (0.1, 1.0), _WAYS.items()):
         cells = []
         for task, kappa in itertools.product(_TASKS, _KAPPAS):
-            place = (what, growth, system, variation, kappa)
+            place = (growth, variation, kappa)
             found = [
                 (float(row["best"]), int(float(row["learners"])))
                 for row in of[task]
-                if place == (row["what"], *map(_number, (row["growth"], row["system"], row["variation"], row["kappa"])))
+                if (row["what"], row["system"]) == (what, system)
+                and (float(row["growth"]), float(row["variation"]), float(row["kappa"])) == place
             ]
             ratio, learners = max(found)
             cells.append(f"{ratio:.2f} ({learners})")
         lines.append((label, f"{variation:g}", way, *cells))
     kappas = [f"{task}, κ = {kappa:g}" for task, kappa in itertools.product(("CartPole", "Acrobot"), _KAPPAS)]
     return Table(("equal", "variation", "actors", *kappas), lines, left=("actors",))
-
-
-def _number(text: str) -> str | float:
-    """Returns a cell as a number, if it is one."""
-    try:
-        return float(text)
-    except ValueError:
-        return text

@@ -1,0 +1,163 @@
+"""Every correction at every imposed lag: more methods, other patterns of lag, and the border of stability.
+
+The questions, the settings and the criteria for an answer were written down in docs/lab-corrections.md before the first
+run. Seven methods at constant lags are the runs of `lab-lag`, which has the same settings.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from experiments.figures.lab import lag
+from experiments.figures.lab.methods import Corrected, Decoupled
+from experiments.figures.lab.outcomes import short
+from experiments.figures.lab.rules import RULES, Ruled
+from experiments.lab.command import shown, use_all_cores
+from experiments.study.cells import code_version
+from experiments.toolkit import options, output, provenance, shell
+from stellaris import ActorCritic, Workload
+from stellaris.algorithms import Algorithm
+from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_return, sweep
+from stellaris.lab.imposed import Lag
+from stellaris.types import NDArray
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
+
+#: Patterns of lag.
+Kind = Literal["constant", "sawtooth", "maximum"]
+#: Updates over which a return or an effective sample fraction is averaged, before it is judged.
+WINDOW = 16
+
+
+def pattern(kind: Kind, mean: int) -> Lag:
+    """Returns the ages of successive batches, with a pattern and a mean.
+
+    Example:
+      >>> [float(pattern(kind, 2).ages(1000).mean().round(1)) for kind in ("constant", "sawtooth", "maximum")]
+      [2.0, 2.0, 2.0]
+    """
+    several: Mapping[Kind, Lag] = {
+        "constant": Constant(mean),
+        "sawtooth": Sawtooth(2 * mean + 1),
+        "maximum": Maximum(2 * mean),
+    }
+    return several[kind]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of methods with one pattern of lag and one length."""
+
+    methods: Sequence[str]
+    lags: Sequence[int]  #: mean ages of the data, in batches.
+    rates: Sequence[float]
+    kind: Kind = "constant"
+    updates: int = 512
+
+
+_RATES = lag.PRESETS["small"].rates
+_WIDE = (*_RATES, 3e-2, 1e-1)
+_KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
+_SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
+#: The parts of the study, by name.
+PARTS: Mapping[str, Sequence[Part]] = {
+    "lags": [Part(tuple(name for name in RULES if name != "PPO"), lag.PRESETS["small"].tasks["CartPole"].lags, _RATES)],
+    "patterns": [Part(_SIX, (8, 32), _RATES, kind) for kind in _KINDS],
+    "border": [Part(("no correction", "PPO"), (1, 4, 16, 64), _WIDE, updates=updates) for updates in (128, 512, 2048)],
+}
+SMOKE: Mapping[str, Sequence[Part]] = {
+    "lags": [Part(("truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
+    "patterns": [Part(("PPO",), (2,), (1e-3,), "sawtooth", updates=32)],
+    "border": [Part(("no correction",), (2,), (1e-3,), updates=40)],
+}
+#: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
+PRESETS = {"smoke": SMOKE, "small": PARTS}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    add = parser.add_argument
+    add("--preset", choices=PRESETS, default="small", help="the size of the study")
+    add("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="parts to run (default: all)")
+    add("--tasks", nargs="+", help="environments (default: the preset's)")
+    add("--out", type=options.folder, default=Path("results/lab-corrections"), help="folder of the results")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the parts on every environment; each writes its own table when it is done."""
+    use_all_cores()
+    size = lag.PRESETS[arguments.preset]
+    if unknown := sorted({*(arguments.tasks or ())} - {*size.tasks}):
+        raise shell.UsageError(f"--tasks {' '.join(unknown)}: the preset has {', '.join(size.tasks)}")
+    out: Path = arguments.out
+    with output.usable(out):
+        out.mkdir(parents=True, exist_ok=True)
+    for name in arguments.parts:
+        for task in arguments.tasks or size.tasks:
+            print(f"{name}, {task}:")
+            found = [row for part in PRESETS[arguments.preset][name] for row in run(size, task, part, out / "blocks")]
+            output.write_rows(out / f"{name}_{task}.csv", found)
+            parts = repr(PRESETS[arguments.preset][name])
+            provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
+    return 0
+
+
+def made(name: str, size: lag.Preset) -> Algorithm:
+    """Returns a method by its name."""
+    same: dict[str, Any] = {"epochs": size.epochs, "minibatch_size": size.minibatch_size}
+    own = {"no correction": Corrected(**same), "decoupled PPO": Decoupled(**same)}
+    return own[name] if name in own else Ruled(**same, rule=name)
+
+
+def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[str, Any]]:
+    """Runs a part on an environment, and yields one row per run."""
+    environment = size.tasks[task].make()
+    workload = Workload(environment, ActorCritic(hidden=size.hidden), actors=size.actors, fragment=size.fragment)
+    # An environment that takes longer has fewer lags.
+    lags = [mean for mean in part.lags if part.updates != 512 or mean in size.tasks[task].lags] or [*part.lags]
+    result = sweep(
+        workload,
+        {name: made(name, size) for name in part.methods},
+        lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag)),
+        {"lag": lags, "algorithm.learning_rate": [*part.rates]},
+        seeds=size.seeds,
+        directory=blocks,
+        on_progress=shown(),
+    )
+    final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
+    falls = {name: fallen(result, name) for name in ("episode_return", "effective_sample_fraction")}
+    for place in np.ndindex(final.shape):
+        method, age, rate, seed = place
+        yield {
+            "method": part.methods[method],
+            "kind": part.kind,
+            "lag": lags[age],
+            "updates": part.updates,
+            "learning_rate": part.rates[rate],
+            "seed": seed,
+            "final_return": short(float(final[place])),
+            "mean_return": short(float(mean[place])),
+            "return_fell": int(falls["episode_return"][place]),
+            "effective_fell": int(falls["effective_sample_fraction"][place]),
+        }
+
+
+def fallen(result: "xr.Dataset", name: str) -> NDArray:
+    """Returns the update after which a number stays below half of its best until then; 0 if it never does.
+
+    Numbers are means over the last `WINDOW` updates, from the first `WINDOW` on.
+    """
+    values = result[name].rolling(update=WINDOW, min_periods=1).mean().values[..., WINDOW - 1 :]
+    best = np.maximum.accumulate(np.nan_to_num(values, nan=-np.inf), axis=-1)
+    low = (values < 0.5 * best) & (best > 0)
+    # The number of low values at the end; the first value is its own best, so not all are low.
+    length = np.argmax(~low[..., ::-1], axis=-1)
+    first: NDArray = np.where(length > 0, WINDOW + low.shape[-1] - length, 0)
+    return first
