@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help demo cluster-demo test test-all test-browser test-wheel test-oldest theory simtest lint format bench lock clean
+.PHONY: help demo cluster-demo test test-all test-browser test-wheel test-oldest docs docs-links theory simtest lint format bench lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ test-all: .venv/installed lint  ## the same with every test and doctest, which i
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # It needs Debian's Chromium: apt-get install chromium chromium-driver fonts-dejavu-core
-test-browser: .venv/browser  ## the report's page in headless Chromium (Debian's packages)
+test-browser: .venv/browser  ## the report's page, and the site if it is built, in headless Chromium (Debian's packages)
 	$(BIN)/python -m pytest tests/browser
 
 test-wheel: .venv/installed  ## the wheel in empty environments: its import, and the README's blocks with the extras they name (2 minutes)
@@ -37,6 +37,15 @@ test-oldest: build/oldest/installed  ## pure functions, runtime and systems on t
 	  tests/_core tests/aggregation tests/algorithms tests/corrections tests/runtime tests/systems \
 	  tests/test_di[as]*.py tests/test_import.py tests/test_losses*.py tests/test_numerics.py tests/test_oracles.py \
 	  tests/test_pacing.py tests/test_returns*.py tests/test_types.py
+
+# From nothing every time, so that no page is older than the code. SPHINXOPTS='-D nb_execution_mode=off' leaves the notebooks
+# unexecuted while you write.
+SPHINX := $(BIN)/python -m sphinx -W -n --keep-going -E $(SPHINXOPTS)
+docs: .venv/docs  ## the site, with its notebooks executed; every link and reference must lead somewhere (docs/_build/html/, 5 minutes)
+	$(SPHINX) -q -b html docs docs/_build/html
+
+docs-links: .venv/docs  ## whether the addresses outside the site still answer (needs the network)
+	$(SPHINX) -q -D nb_execution_mode=off -b linkcheck docs docs/_build/links
 
 theory: .venv/installed  ## the papers' bounds, verified and broken (results/theory_checks/, minutes)
 	$(BIN)/python -m theory_checks --plot
@@ -62,12 +71,13 @@ bench: .venv/installed  ## speed, as ratios against a limit or a peer measured i
 LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes \
   --no-emit-package stellaris-rl --custom-compile-command 'make lock' pyproject.toml
 
-lock:  ## resolve pyproject.toml anew into requirements.lock and requirements-browser.lock (needs uv)
+lock:  ## resolve pyproject.toml anew into requirements.lock and those of the browser and the site (needs uv)
 	$(LOCK) --extra dev -o requirements.lock
 	$(LOCK) --extra browser -c requirements.lock -o requirements-browser.lock
+	$(LOCK) --extra docs -c requirements.lock -o requirements-docs.lock
 
 clean:  ## remove the environments and the caches (results stay)
-	rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv build docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 # The stamp is written last, so that an installation that was cut off is taken up again.
 .venv/installed: requirements.lock pyproject.toml
@@ -77,9 +87,13 @@ clean:  ## remove the environments and the caches (results stay)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# What drives the browser is installed for its tests alone.
+# What drives the browser is installed for its tests alone, and Sphinx for the site alone.
 .venv/browser: .venv/installed requirements-browser.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements-browser.lock
+	@touch $@
+
+.venv/docs: .venv/installed requirements-docs.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --require-hashes -r requirements-docs.lock
 	@touch $@
 
 # What the extras name is there in its oldest version, and what only the tests need in its newest that fits.
@@ -88,7 +102,7 @@ build/oldest/installed: pyproject.toml
 	build/oldest/bin/python -m pip install --disable-pip-version-check --quiet uv
 	rm -f build/oldest/*.txt
 	cd build/oldest && bin/uv pip compile --quiet --python bin/python --resolution lowest-direct \
-	  --extra experiments --extra lab --extra ray --extra replay --extra tensorboard -o oldest.txt ../../pyproject.toml
+	  --extra dask --extra experiments --extra lab --extra ray --extra replay --extra tensorboard -o oldest.txt ../../pyproject.toml
 	cd build/oldest && bin/uv pip compile --quiet --python bin/python \
 	  --extra dev -c oldest.txt -o requirements.txt ../../pyproject.toml
 	build/oldest/bin/uv pip install --quiet --python build/oldest/bin/python --requirements build/oldest/requirements.txt
