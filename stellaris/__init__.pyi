@@ -8,6 +8,7 @@ from . import corrections as corrections
 from . import diagnostics as diagnostics
 from . import distributions as distributions
 from . import losses as losses
+from . import memory as memory
 from . import pacing as pacing
 from . import reductions as reductions
 from . import replay as replay

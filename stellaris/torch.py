@@ -31,7 +31,7 @@ def differentiable(function: Callable[..., Any]) -> Callable[..., Any]:
       ModuleNotFoundError: if PyTorch is not installed.
       TypeError: at a call, if an argument is an array of NumPy or JAX, or cannot be hashed.
       ValueError: at a call, if a number does not fit into int32, or JAX has no device for a tensor. The function's
-        errors pass through; but those about the *values* of tensors do not occur, because JAX traces the tensors.
+        errors pass through; but errors about the *values* of tensors do not occur, because JAX traces the tensors.
       RuntimeError: at a gradient, if a tensor was modified in place after the call, or with `create_graph=True`.
 
     Source:

@@ -43,6 +43,18 @@ def compiled_in_haste() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def dask_on_this_machine() -> Iterator[str]:
+    """The address of a Dask cluster of two workers, started once for all tests that need it."""
+    import dask.config
+
+    from stellaris.runtime.dask.platform import local_cluster
+
+    # Dask gives up a worker that is missing 15 s after a loss, even if that is another loss, of the next test.
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "1h"}), local_cluster(workers=2) as cluster:
+        yield cluster.scheduler_address
+
+
+@pytest.fixture(scope="session")
 def ray_on_this_machine() -> Iterator[None]:
     """Ray, started once for all tests that need it: its small store is enough for them."""
     import ray

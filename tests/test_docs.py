@@ -1,15 +1,38 @@
 """The README and the pages of `docs/`: their blocks run as pasted and print the output in their comments."""
 
+import importlib
 import re
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import stellaris
 from tests.pages import blocks, extras, run
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = sorted((ROOT / "docs").glob("*.md"))
+DOCS = ROOT / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if "_build" not in page.parts]
+#: Folders of the library; each exports the names that its `__init__.py` imports as themselves.
+ROOMS = (
+    "acting",
+    "aggregation",
+    "algorithms",
+    "corrections",
+    "lab",
+    "lab.language",
+    "replay",
+    "runtime",
+    "scheduling",
+    "systems",
+)
+
+
+def name(page: Path) -> str:
+    """A page's path within `docs/`, without its ending, as a table of contents names it."""
+    return page.relative_to(DOCS).with_suffix("").as_posix() if page != README else "README"
 
 
 def of_torch(block: str) -> bool:
@@ -24,29 +47,74 @@ def run_all(page: Path, chosen: list[str]) -> None:
         run(block, page.name, first if together else dict(first))
 
 
-@pytest.mark.parametrize("page", [page for page in (README, *PAGES) if blocks(page)], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in (README, *PAGES) if blocks(page)], ids=name)
 def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
     """Each block separately, unless the page says that its blocks are one program."""
     run_all(page, [block for block in blocks(page) if not of_torch(block)])
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(map(of_torch, blocks(page)))], ids=lambda page: page.stem
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(of_torch, blocks(page)))], ids=name)
 def test_blocks_of_pytorch_run(page: Path) -> None:
     """If it is installed."""
     pytest.importorskip("torch", reason="PyTorch is not in requirements.lock: pip install torch, then run this test")
     run_all(page, [*filter(of_torch, blocks(page))])
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name)
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
 def test_the_readme_is_short() -> None:
-    """At most 150 lines; details are on the pages of `docs/`, and every page is linked."""
+    """At most 150 lines; details are on the pages of `docs/`."""
     assert len(README.read_text().splitlines()) <= 150
-    for page in PAGES:
-        assert f"docs/{page.name}" in README.read_text(), f"{page.name} is not linked"
+
+
+def contents(page: Path) -> list[Path]:
+    """The pages in a page's tables of contents, and those in theirs."""
+    lists = re.findall(r"^```\{toctree\}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    below = [
+        page.parent / f"{line}.md"
+        for lines in lists
+        for line in lines.splitlines()
+        if line and not line.startswith(":")
+    ]
+    return below + [deeper for inner in below for deeper in contents(inner)]
+
+
+def test_every_page_is_in_the_contents_once() -> None:
+    """So the site has it in its navigation."""
+    assert Counter(map(name, contents(DOCS / "index.md"))) == Counter(name(p) for p in PAGES if name(p) != "index")
+
+
+def documented() -> list[tuple[str, str]]:
+    """The module and the name of every part of the library in the reference."""
+    text = "\n".join(page.read_text() for page in sorted((DOCS / "reference").glob("*.md")))
+    lists = re.findall(r"^```\{api\} (\S+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [(module, line) for module, names in lists for line in names.split()]
+
+
+def public() -> dict[int, str]:
+    """The name of every public part of the library, by identity: from `stellaris` itself if that exports it."""
+    found = {}
+    for room in ROOMS:
+        source = (ROOT / "stellaris" / room.replace(".", "/") / "__init__.py").read_text()
+        exports = re.findall(r"^ *from \S+ import (\w+) as \1$", source, re.MULTILINE)
+        assert exports, room
+        found |= {id(part(f"stellaris.{room}", export)): f"stellaris.{room}.{export}" for export in exports}
+    found |= {id(part("stellaris", export)): f"stellaris.{export}" for export in stellaris.__all__}
+    modules = {id(module) for module in sys.modules.values()}
+    return {key: export for key, export in found.items() if key not in modules}
+
+
+def part(module: str, export: str) -> object:
+    """A part of the library."""
+    return getattr(importlib.import_module(module), export)
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    """Under the shortest name that can be imported; other parts may be there in addition, once as well."""
+    names = {f"{module}.{export}": id(part(module, export)) for module, export in documented()}
+    assert len(names) == len(documented()) == len(set(names.values()))
+    assert {*public().values()} - {*names} == set()

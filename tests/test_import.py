@@ -56,6 +56,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
     assert stellaris.__version__ == project
     assert f"\nversion: {project}\n" in (root / "CITATION.cff").read_text()
+    assert f"version = {{{project}}}," in (root / "docs" / "cite.md").read_text()
 
 
 def test_ray_is_imported_when_its_platform_is_asked_for() -> None:
@@ -100,7 +101,7 @@ def test_the_table_of_extras_is_that_of_the_project() -> None:
     imported = {"imageio-ffmpeg": "imageio_ffmpeg", "pygame-ce": "pygame"}
     listed = {
         imported.get(package := requirement.partition(">")[0], package): extra
-        for extra in ("experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video", "torch")
+        for extra in ("dask", "experiments", "lab", "ray", "replay", "tensorboard", "wandb", "video", "torch")
         for requirement in project["optional-dependencies"][extra]
     }
     assert listed == EXTRAS
@@ -186,7 +187,7 @@ def test_every_optional_package_is_tested_as_missing() -> None:
 
 #: What the next test hides.
 HIDDEN = (
-    *("flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors"),
+    *("cloudpickle", "distributed", "flax", "gymnasium", "gymnax", "h5py", "pandas", "pyarrow", "ray", "safetensors"),
     *("tensorboardX", "torch", "wandb", "xarray"),
 )
 
@@ -195,7 +196,7 @@ HIDDEN = (
 def test_what_is_missing_is_named_with_its_extra(tmp_path: Path) -> None:
     """By whoever needs it; nothing is written."""
     code = f"""
-import numpy as np, os
+import importlib, numpy as np, os
 from stellaris import PPO, ActorCritic, EnvSpec, Trace, Workload, lab, ppo_loss, replay, runtime, systems, torch
 from stellaris.acting import Pixels, envs
 from stellaris.replay import datasets, files
@@ -212,6 +213,8 @@ table = replay.init(dict(x=np.zeros(1, np.float32)), capacity=2, length=2)
 said(lambda: files.save(table, "{tmp_path}/table"))
 said(lambda: files.load("{tmp_path}/table"))
 said(lambda: runtime.RayPlatform)
+said(lambda: runtime.DaskPlatform)
+said(lambda: importlib.import_module("stellaris.runtime.engine.messages"))
 said(lambda: torch.differentiable(ppo_loss))
 said(lambda: Trace().to_dataframe())
 said(lambda: Trace().save("{tmp_path}/x.parquet"))
@@ -234,6 +237,8 @@ print(os.listdir("{tmp_path}"))
         "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
         "a saved table needs safetensors: pip install 'stellaris-rl[replay]'",
         "RayPlatform needs ray: pip install 'stellaris-rl[ray]'",
+        "DaskPlatform needs distributed: pip install 'stellaris-rl[dask]'",
+        "MessageBodies needs cloudpickle: pip install 'stellaris-rl[dask]'",
         "stellaris.torch needs torch: pip install 'stellaris-rl[torch]'",
         f"a trace's table needs pandas: {experiments}",
         f"{tmp_path}/x.parquet needs pyarrow: {experiments}",

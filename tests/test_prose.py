@@ -72,7 +72,7 @@ def pieces(path: Path) -> Iterator[tuple[int, str]]:
 def files() -> list[Path]:
     """The pages and the Python files."""
     inner = [path for folder in FOLDERS for suffix in ("md", "py") for path in (ROOT / folder).rglob(f"*.{suffix}")]
-    return sorted([*ROOT.glob("*.md"), *inner])
+    return sorted([*ROOT.glob("*.md"), *(path for path in inner if "_build" not in path.parts)])
 
 
 def test_the_prose_is_plain() -> None:

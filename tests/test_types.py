@@ -40,6 +40,7 @@ def fragment(batch: int, start: int = 0, length: int = 3) -> Trajectory:
         log_prob=column(length, np.float64),
         value=column(length + 1, np.float32),
         version=column(length, np.int32),
+        memory=column(1, np.float16, 5),
     )
 
 

@@ -34,7 +34,7 @@ SCHEDULER_PPO = PPO(
     epochs=10,
     minibatch_size=2**20,
 )
-#: What the code of the paper's authors computes: one step on a whole run, with Monte Carlo returns. Use it with
+#: The settings of the code of the paper's authors: one step on a whole run, with Monte Carlo returns. Use it with
 #: `together=1` and `normalise=False`.
 AUTHORS_PPO = replace(SCHEDULER_PPO, lambda_=1.0, epochs=1)
 
@@ -46,7 +46,8 @@ class Objective:
     `R_k` is the mean return of the last episodes after round `k`. A run has failed unless its last `R_k` is at least
     `J`, within the budget. The paper's penalty is `m = min(max_k R_k - J, 0)`, in units of return, which may be many
     times what a run takes; without `min`, a run that exceeds both `J` and the budget would receive a bonus. With
-    `failure=f` it is in units of the run's own time or cost: `f max(m / |J|, -1) sum_k beta P_k`.
+    `failure=f` it is in units of the run's own time or cost: `f max(m / |J|, -1) sum_k beta P_k`; where `J = 0`, any
+    `m < 0` counts as the whole run.
 
     Args:
       target: the return `J` to reach.
@@ -111,7 +112,8 @@ class Objective:
             # If no episode has ended, no return is known. The default then makes the term that is added here `-|J|`.
             missing = min(max(returns, default=min(0.0, 2 * self.target)) - self.target, 0.0)
             if self.failure is not None:
-                missing *= self.failure * abs(float(rewards.sum())) / max(abs(self.target), abs(missing))
+                share = min(-missing / abs(self.target), 1.0) if self.target else float(missing < 0)
+                missing = -self.failure * share * abs(float(rewards.sum()))
             rewards[-1] += missing
         return np.asarray(rewards)
 
@@ -172,9 +174,9 @@ def train_scheduler(
       together: the number of runs in which one version of the scheduler decides before it learns from them.
       ppo: the algorithm; the items of its minibatches are decisions.
       seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
-      normalise: whether states are normalised by the statistics of those seen so far; without, they are observed raw.
+      normalise: whether states are normalised by the statistics of all states so far; without, they are observed raw.
       held_out: seeds of runs that are not learned from, by which the version to return is chosen.
-      every: number of updates after which the version is run on `held_out`, beside the first and the last version.
+      every: number of updates after which the version is run on `held_out`, as are the first and the last version.
       on_progress: called after every update with the progress and the new version of the scheduler.
 
     Returns:
@@ -189,7 +191,7 @@ def train_scheduler(
     checks.whole(at_least=1, episodes=episodes, together=together, every=every)
     checks.seed(seed=seed)
     opt_state = ppo.optimizer().init(scheduler.params)
-    chosen = Chosen(play, objective, held_out)
+    chosen = _Chosen(play, objective, held_out)
     chosen.offer(scheduler)
     scale = 0.0
     for number, first in enumerate(range(0, episodes, together), start=1):
@@ -212,7 +214,7 @@ def train_scheduler(
 
 
 @dataclass
-class Chosen:
+class _Chosen:
     """Chooses the version of a scheduler with the greatest mean sum of rewards on held-out seeds.
 
     Args:
@@ -257,7 +259,7 @@ def learn(
       objective: the reward.
       scale: the number by which rewards are divided.
       ppo: the algorithm.
-      normalise: whether the statistics of states are updated by those of the runs.
+      normalise: whether the statistics of states are updated by the states of the runs.
       key: the key of the shuffles.
 
     Returns:
@@ -267,16 +269,14 @@ def learn(
       ValueError: if a run lacks a complete round, or the scheduler diverges: its parameters are not finite.
     """
     hold = scheduler.hold
-    runs = [
-        (
-            *_states_and_decisions(history, objective, hold),
-            _held(objective.rewards(history), hold, ppo.discount) / scale,
-        )
-        for history in histories
-    ]
     statistics = scheduler.statistics
-    for history in histories if normalise else ():
-        statistics = statistics.merge(Statistics.of(_states(history, objective)))
+    runs = []
+    for history in histories:
+        states, decisions = _states_and_decisions(history, objective)
+        if normalise:
+            statistics = statistics.merge(Statistics.of(states))
+        rewards = _held(objective.rewards(history), hold, ppo.discount) / scale
+        runs.append((states[::hold], decisions[::hold], rewards))
     # Runs differ in length: they are padded to a power of two, so that few shapes are compiled.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
@@ -293,19 +293,15 @@ def learn(
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
 
 
-def _states(history: History, objective: Objective) -> NDArray:
-    """Returns the states `[K, 8]` before each round."""
-    return observed(states_of(objective.rounds(history), budget=objective.budget)[:-1])
-
-
-def _states_and_decisions(history: History, objective: Objective, hold: int = 1) -> tuple[NDArray, NDArray]:
-    """Returns the states `[D, 8]` in which was decided, and the actions `[D]`: the number of actors minus 1."""
-    decisions = np.array([one.actors - 1 for one in objective.rounds(history)], np.int32)
-    return _states(history, objective)[::hold], decisions[::hold]
+def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
+    """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors minus 1."""
+    rounds = objective.rounds(history)
+    decisions = np.array([one.actors - 1 for one in rounds], np.int32)
+    return observed(states_of(rounds, budget=objective.budget)[:-1]), decisions
 
 
 def _held(rewards: NDArray, hold: int, discount: Any) -> NDArray:
-    """Returns the rewards `[D]` of decisions that hold for several rounds: discounted sums of those of the rounds.
+    """Returns the rewards `[D]` of decisions that hold for several rounds: discounted sums of the rounds' rewards.
 
     Example:
       >>> _held(np.array([1.0, 2.0, 4.0]), 2, 0.5).tolist()
@@ -350,8 +346,8 @@ def _learned(
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(PolicyVersion(params, normaliser), observation)
 
-    # The parameters that decided are those that learn, so values and log-probabilities are computed here instead of
-    # being recorded: values as they are learned, log-probabilities as they were when states were normalised otherwise.
+    # The parameters that decided also learn, so values and log-probabilities are computed here instead of being
+    # recorded: values as they are learned, log-probabilities as they were when states were normalised otherwise.
     _, value = apply(version.params, trajectory.observation)
     distribution, _ = policy.apply(version, trajectory.observation)
     decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from stellaris._core.describe import digest
+from stellaris.acting.normalisation import Statistics
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed
 from stellaris.scheduling.scheduler import decide_actors, states_of
@@ -241,16 +242,32 @@ def test_failures_in_units_of_the_run() -> None:
     lost = replace(OBJECTIVE, failure=1.0).rewards(run_of(-900.0, -900.0, -900.0))
     np.testing.assert_allclose(lost, [-1.5, -0.5, -1.0 - 3.0])  # a whole run at most
     assert replace(OBJECTIVE, failure=1.0).rewards(run_of(20.0, 60.0, 100.0)).tolist() == [-1.5, -0.5, -1.0]
+    # A target of 0, missed by little; and reached, but beyond the budget, which costs no penalty.
+    zero = replace(OBJECTIVE, failure=1.0, target=0.0)
+    assert zero.rewards(run_of(-3.0, -2.0, -1.0)).sum() == pytest.approx(2 * -3.0)
+    assert replace(zero, budget=1e-6).rewards(run_of(20.0, 60.0, 100.0)).sum() == pytest.approx(-3.0)
 
 
 def test_decisions_that_hold_are_learned_from_once() -> None:
-    """Six rounds with decisions for four are two decisions, with the states before them."""
-    (history,) = Made()(replace(START, hold=4), [0])
+    """Six rounds with decisions for four are two decisions: what is learned is independent of the other rounds' actors.
+
+    The states of all rounds count for the statistics.
+    """
+    start = replace(START, hold=4)
+    (history,) = Made()(start, [0])
     assert len({row["actors"] for row in history[:4]}) == len({row["actors"] for row in history[4:]}) == 1
-    states, decisions = _states_and_decisions(history, EASY, 4)
-    every, _ = _states_and_decisions(history, EASY)
-    np.testing.assert_array_equal(states, every[[0, 4]])
-    assert (decisions + 1).tolist() == [history[0]["actors"], history[4]["actors"]]
+
+    def learned(rows: History) -> Learned:
+        version, _, _ = learn(start, START_OPTIMIZER, [rows], EASY, scale=1.0, key=jax.random.key(0))
+        return version
+
+    states, decisions = _states_and_decisions(history, EASY)
+    assert len(states) == len(decisions) == 6
+    assert digest(learned(history).statistics) == digest(START.statistics.merge(Statistics.of(states)))
+    others, deciding = ([dict(row) for row in history] for _ in range(2))
+    others[5]["actors"] = deciding[4]["actors"] = 1 + history[4]["actors"] % 4
+    assert digest(learned(others).params) == digest(learned(history).params)
+    assert digest(learned(deciding).params) != digest(learned(history).params)
 
 
 @pytest.mark.slow
