@@ -5,7 +5,7 @@ import argparse
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import cluster, corrections, lab, losses, overhead, peers, platform, replay, training
+from experiments.benchmarks import cluster, corrections, gpu, lab, losses, overhead, peers, platform, replay, training
 from experiments.toolkit import shell
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`. A module with options also has
@@ -20,6 +20,7 @@ BENCHMARKS = {
     "cluster": cluster,
     "replay": replay,
     "lab": lab,
+    "gpu": gpu,
 }
 
 

@@ -60,16 +60,23 @@ class Programs:
         size += -size % len(devices)  # so that every device has equally many runs
         padded = [*members, *[members[-1]] * (size - len(members))]
         shared, own = self._plan(padded)
-        keys = [SessionKeys.of(run.seed) for run in padded]
+        places = jnp.asarray(_places([run.seed for run in padded]))
+        distinct = list({run.seed: run for run in padded}.values())
+        keys = [SessionKeys.of(run.seed) for run in distinct]
+
+        def spread(*leaves: jax.Array) -> jax.Array:
+            # Thousands of runs share some tens of seeds: stacking one array per run would take longer than the runs.
+            return jnp.stack(leaves)[places]
+
         stacked = {
             "numbers": {
                 name: jnp.asarray([run.numbers[name] for run in padded], jnp.float32) for name in padded[0].numbers
             },
             "plan": own,
-            "params": jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self._first(run) for run in padded]),
+            "params": jax.tree.map(spread, *[self._first(run) for run in distinct]),
             "keys": Keys(
-                jnp.stack([key.batches for key in keys]),
-                jnp.stack([key.noise for key in keys]),
+                spread(*[key.batches for key in keys]),
+                spread(*[key.noise for key in keys]),
                 jnp.asarray([run.seed for run in padded], jnp.int32),
             ),
         }
@@ -111,6 +118,12 @@ class Programs:
             else:
                 own[name] = np.stack(columns)
         return shared, own
+
+
+def _places(seeds: Sequence[int]) -> list[int]:
+    """Returns the place of each seed in the order in which seeds first occur."""
+    place: dict[int, int] = {}
+    return [place.setdefault(seed, len(place)) for seed in seeds]
 
 
 def _shapes(tree: Tree) -> tuple[Any, ...]:

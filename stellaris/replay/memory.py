@@ -1,5 +1,6 @@
 """Columns in device memory or in pinned host memory, and computation where they are stored."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -33,6 +34,21 @@ def run_where_stored(function: Callable[..., jax.Array], column: jax.Array, *oth
     if jax.typeof(column).memory_space != jax.memory.Space.Host:
         return function(column, *others)
     moved = jax.device_put(others, jax.memory.Space.Host)
-    with compute_on("device_host"):
-        found: jax.Array = jax.jit(function)(column, *moved)
+    found: jax.Array = _on_host(jax.jit(function))(column, *moved)
     return found
+
+
+def _on_host(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Returns a function that the host computes, from host memory to host memory."""
+    if "out_memory_spaces" in inspect.signature(compute_on).parameters:  # JAX 0.11 made a decorator of it
+        decorator: Any = compute_on
+        decorated: Callable[..., jax.Array] = decorator(
+            function, compute_type="device_host", out_memory_spaces=jax.memory.Space.Host
+        )
+        return decorated
+
+    def within(*arguments: jax.Array) -> jax.Array:
+        with compute_on("device_host"):
+            return function(*arguments)
+
+    return within

@@ -1,4 +1,7 @@
-"""Our side of the lab's benchmark: `stellaris.lab`, which compiles all runs into one program."""
+"""Our side of the lab's benchmark: `stellaris.lab`, which compiles all runs into one program.
+
+The arguments are the number of runs and, if it is not the lab's default, the number of runs at a time.
+"""
 
 import os
 import sys
@@ -30,6 +33,7 @@ def main() -> None:
         ppo,
         imposed(task.updates, actors=task.actors),
         seeds=task.runs,
+        block=int(sys.argv[2]) if len(sys.argv) > 2 else None,
         on_progress=lambda progress: compiled.append(time.perf_counter()),
     )
     ended = time.perf_counter()
