@@ -19,7 +19,7 @@ MINIBATCHES = (120, 512, 1024, 2048, 4096)
 #: Networks by name: the papers' for MuJoCo, and MinionsRL's for Atari with three frames.
 NETWORKS = ("2x256", "convolutions")
 #: Seconds of a measurement.
-SECONDS = 0.6
+SECONDS = 0.3
 
 
 def gradients(network: str) -> dict[int, Callable[[], Any]]:
