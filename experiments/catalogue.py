@@ -176,6 +176,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "600"},
         kind="figure",
     ),
+    "lab-language": Entry(
+        "figures.lab.language",
+        "every correction at every imposed lag on a language task, in the lab",
+        {"smoke": "1", "small": "1,500"},
+        kind="figure",
+    ),
     "what-if": Entry("cluster.what_if", "a run that another stack logged, under other settings", {"": "2"}),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),

@@ -60,16 +60,18 @@ class Programs:
         size += -size % len(devices)  # so that every device has equally many runs
         padded = [*members, *[members[-1]] * (size - len(members))]
         shared, own = self._plan(padded)
-        keys = [SessionKeys.of(run.seed) for run in padded]
+        seeds = list(dict.fromkeys(run.seed for run in padded))
+        keys = [SessionKeys.of(seed) for seed in seeds]
+        own_key = np.array([seeds.index(run.seed) for run in padded])
         stacked = {
             "numbers": {
                 name: jnp.asarray([run.numbers[name] for run in padded], jnp.float32) for name in padded[0].numbers
             },
             "plan": own,
-            "params": jax.tree.map(lambda *leaves: jnp.stack(leaves), *[self._first(run) for run in padded]),
+            "params": jax.tree.map(lambda *leaves: np.stack(leaves), *[self._first(run) for run in padded]),
             "keys": Keys(
-                jnp.stack([key.batches for key in keys]),
-                jnp.stack([key.noise for key in keys]),
+                jnp.stack([key.batches for key in keys])[own_key],
+                jnp.stack([key.noise for key in keys])[own_key],
                 jnp.asarray([run.seed for run in padded], jnp.int32),
             ),
         }
@@ -92,7 +94,8 @@ class Programs:
         key = run.static.policy, run.seed
         if key not in self._params:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)
-            self._params[key] = params
+            # On the host, because JAX compiles a program to join the arrays of thousands of runs.
+            self._params[key] = jax.device_get(params)
         return self._params[key]
 
     def _plan(self, members: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
