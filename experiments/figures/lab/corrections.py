@@ -5,14 +5,17 @@ run. Seven methods at constant lags are the runs of `lab-lag`, which has the sam
 """
 
 import argparse
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from experiments.figures.lab import lag
+from experiments.figures.lab.falls import falls
 from experiments.figures.lab.methods import Corrected, Decoupled
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
@@ -23,24 +26,20 @@ from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
 from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_return, sweep
 from stellaris.lab.imposed import Lag
-from stellaris.types import NDArray
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
 
 #: Patterns of lag.
 Kind = Literal["constant", "sawtooth", "maximum"]
-#: Updates over which a return or an effective sample fraction is averaged, before it is judged.
-WINDOW = 16
+#: The committed tables of `lab-lag`: the floors of its tasks, and the runs of its seven methods.
+LAB_LAG = Path(__file__).parents[2] / "results" / "lab-lag"
 
 
 def pattern(kind: Kind, mean: int) -> Lag:
     """Returns the ages of successive batches, with a pattern and a mean.
 
     Example:
-      >>> [float(pattern(kind, 2).ages(1000).mean().round(1)) for kind in ("constant", "sawtooth", "maximum")]
+      >>> [float(pattern(kind, 2).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
       [2.0, 2.0, 2.0]
     """
     several: Mapping[Kind, Lag] = {
@@ -68,14 +67,19 @@ _KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
 _SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
 #: The parts of the study, by name.
 PARTS: Mapping[str, Sequence[Part]] = {
-    "lags": [Part(tuple(name for name in RULES if name != "PPO"), lag.PRESETS["small"].tasks["CartPole"].lags, _RATES)],
-    "patterns": [Part(_SIX, (8, 32), _RATES, kind) for kind in _KINDS],
+    # With PPO once more, so that new methods are compared with a PPO of the same device.
+    "lags": [Part(tuple(RULES), lag.PRESETS["small"].tasks["CartPole"].lags, _RATES)],
+    # The constant lags of the four other methods are in the part `lags`.
+    "patterns": [
+        *(Part(_SIX, (8, 32), _RATES, kind) for kind in _KINDS),
+        Part(tuple(name for name in _SIX if name not in RULES), (8, 32), _RATES),
+    ],
     "border": [Part(("no correction", "PPO"), (1, 4, 16, 64), _WIDE, updates=updates) for updates in (128, 512, 2048)],
 }
 SMOKE: Mapping[str, Sequence[Part]] = {
-    "lags": [Part(("truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
-    "patterns": [Part(("PPO",), (2,), (1e-3,), "sawtooth", updates=32)],
-    "border": [Part(("no correction",), (2,), (1e-3,), updates=40)],
+    "lags": [Part(("PPO", "truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
+    "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), kind, updates=32) for kind in _KINDS],
+    "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=updates) for updates in (32, 40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
 PRESETS = {"smoke": SMOKE, "small": PARTS}
@@ -132,7 +136,8 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
         on_progress=shown(),
     )
     final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
-    falls = {name: fallen(result, name) for name in ("episode_return", "effective_sample_fraction")}
+    floor = floor_of(task)
+    fell = falls(*(result[name].values for name in ("episode_return", "effective_sample_fraction", "loss")), floor)
     for place in np.ndindex(final.shape):
         method, age, rate, seed = place
         yield {
@@ -142,22 +147,27 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
             "updates": part.updates,
             "learning_rate": part.rates[rate],
             "seed": seed,
-            "final_return": short(float(final[place])),
-            "mean_return": short(float(mean[place])),
-            "return_fell": int(falls["episode_return"][place]),
-            "effective_fell": int(falls["effective_sample_fraction"][place]),
+            # What a policy without numbers gets says nothing about the method.
+            "final_return": _finite(floor if fell.diverged[place] else final[place], floor),
+            "mean_return": _finite(mean[place], floor),
+            "best_return": _finite(fell.best[place], floor),
+            "return_fell": int(fell.fell[place]),
+            "effective_fell": int(fell.effective_fell[place]),
+            "effective_low": int(fell.effective_low[place]),
+            "diverged": int(fell.diverged[place]),
         }
 
 
-def fallen(result: "xr.Dataset", name: str) -> NDArray:
-    """Returns the update after which a number stays below half of its best until then; 0 if it never does.
+def floor_of(task: str) -> float:
+    """Returns the mean return of an untrained policy, which `lab-lag` has measured.
 
-    Numbers are means over the last `WINDOW` updates, from the first `WINDOW` on.
+    Example:
+      >>> floor_of("Acrobot-v1")
+      -499.0503125
     """
-    values = result[name].rolling(update=WINDOW, min_periods=1).mean().values[..., WINDOW - 1 :]
-    best = np.maximum.accumulate(np.nan_to_num(values, nan=-np.inf), axis=-1)
-    low = (values < 0.5 * best) & (best > 0)
-    # The number of low values at the end; the first value is its own best, so not all are low.
-    length = np.argmax(~low[..., ::-1], axis=-1)
-    first: NDArray = np.where(length > 0, WINDOW + low.shape[-1] - length, 0)
-    return first
+    return float(json.loads((LAB_LAG / "settings.json").read_text())[task]["floor"])
+
+
+def _finite(value: float, floor: float) -> float:
+    """Rounds a return; a run in which no episode ended has an untrained policy's."""
+    return short(float(value) if math.isfinite(value) else floor)
