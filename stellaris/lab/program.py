@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     steps: jax.Array  #: int32: number of environment steps sampled.
     episodes: jax.Array  #: int32: number of episodes that ended.
     episode_return: jax.Array  #: mean return of these episodes; NaN if none ended.
-    metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`.
+    metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`; of the step.
 
 
 class Keys(NamedTuple):

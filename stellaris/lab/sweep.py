@@ -77,7 +77,8 @@ def sweep(
 
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
-      (mean over the episodes that ended since the previous version), `episodes`, `steps`, and the loss's metrics. The
+      (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics, and
+      `step_norm` (the distance between the version and the one before). The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.
 
