@@ -5,7 +5,6 @@ run. Seven methods at constant lags are the runs of `lab-lag`, which has the sam
 """
 
 import argparse
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.figures.lab import lag
+from experiments.figures.lab import answers, lag
 from experiments.figures.lab.falls import falls
 from experiments.figures.lab.methods import Corrected, Decoupled
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
+from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown, use_all_cores
 from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
@@ -31,8 +31,6 @@ DESCRIPTION = "every correction at every imposed lag: more methods, patterns of 
 
 #: Patterns of lag.
 Kind = Literal["constant", "sawtooth", "maximum"]
-#: The committed tables of `lab-lag`: the floors of its tasks, and the runs of its seven methods.
-LAB_LAG = Path(__file__).parents[2] / "results" / "lab-lag"
 
 
 def pattern(kind: Kind, mean: int) -> Lag:
@@ -76,6 +74,8 @@ PARTS: Mapping[str, Sequence[Part]] = {
     ],
     "border": [Part(("no correction", "PPO"), (1, 4, 16, 64), _WIDE, updates=updates) for updates in (128, 512, 2048)],
 }
+#: In the list of parts: the answers, which every call ends with.
+REPORT = "report"
 SMOKE: Mapping[str, Sequence[Part]] = {
     "lags": [Part(("PPO", "truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
     "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), kind, updates=32) for kind in _KINDS],
@@ -89,13 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="parts to run (default: all)")
+    also = f"{REPORT}: only the answers, from the tables that the folder holds"
+    add("--parts", nargs="+", choices=(*PARTS, REPORT), default=[*PARTS], help=f"parts to run (default: all); {also}")
     add("--tasks", nargs="+", help="environments (default: the preset's)")
     add("--out", type=options.folder, default=Path("results/lab-corrections"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the parts on every environment; each writes its own table when it is done."""
+    """Runs the parts on every environment; each writes its own table when it is done. Then answers the questions."""
     use_all_cores()
     size = lag.PRESETS[arguments.preset]
     if unknown := sorted({*(arguments.tasks or ())} - {*size.tasks}):
@@ -103,13 +104,14 @@ def main(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.parts:
+    for name in (part for part in arguments.parts if part != REPORT):
         for task in arguments.tasks or size.tasks:
             print(f"{name}, {task}:")
             found = [row for part in PRESETS[arguments.preset][name] for row in run(size, task, part, out / "blocks")]
             output.write_rows(out / f"{name}_{task}.csv", found)
             parts = repr(PRESETS[arguments.preset][name])
             provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
+    answers.report(out, size)
     return 0
 
 
@@ -137,7 +139,9 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
     )
     final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
     floor = floor_of(task)
-    fell = falls(*(result[name].values for name in ("episode_return", "effective_sample_fraction", "loss")), floor)
+    fell = falls(
+        result.episode_return.values, result.effective_sample_fraction.values, result.loss.values, floor=floor
+    )
     for place in np.ndindex(final.shape):
         method, age, rate, seed = place
         yield {
@@ -158,16 +162,6 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
         }
 
 
-def floor_of(task: str) -> float:
-    """Returns the mean return of an untrained policy, which `lab-lag` has measured.
-
-    Example:
-      >>> floor_of("Acrobot-v1")
-      -499.0503125
-    """
-    return float(json.loads((LAB_LAG / "settings.json").read_text())[task]["floor"])
-
-
-def _finite(value: float, floor: float) -> float:
+def _finite(value: Any, floor: float) -> float:
     """Rounds a return; a run in which no episode ended has an untrained policy's."""
     return short(float(value) if math.isfinite(value) else floor)

@@ -13,7 +13,7 @@ FEW = 0.5
 
 
 class Falls(NamedTuple):
-    """What became of runs; each array is `[...]`, of the runs' shape. Updates are numbered from 1, and 0 means never."""
+    """What became of runs, arrays of the runs' shape. Updates are numbered from 1, and 0 means never."""
 
     best: NDArray  #: the best return, averaged over `WINDOW` updates; NaN if no episode ended.
     fell: NDArray  #: the update after which the return above the floor stays below half of its best.
@@ -22,7 +22,7 @@ class Falls(NamedTuple):
     diverged: NDArray  #: the update from which on the loss is not finite.
 
 
-def falls(returns: NDArray, fractions: NDArray, loss: NDArray, floor: float) -> Falls:
+def falls(returns: NDArray, fractions: NDArray, loss: NDArray, *, floor: float) -> Falls:
     """Returns the falls of runs.
 
     Args:

@@ -28,18 +28,27 @@ def scores(cells: Cells) -> NDArray:
     return np.nan_to_num(cells.final - cells.floor, nan=0.0)
 
 
-def at_best(score: NDArray) -> NDArray:
-    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag.
+def best_rates(score: NDArray) -> NDArray:
+    """Returns `[method, lag, 2]`: the indices of the learning rates at which the even and the odd seeds are reported.
 
     The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
     the same seeds would flatter methods whose returns vary most.
     """
-    chosen = np.empty(score.shape[:2] + score.shape[3:])
-    halves = np.arange(score.shape[3]) % 2 == 0
-    for half in (halves, ~halves):
-        rate = score[..., half].mean(axis=-1).argmax(axis=-1)
-        chosen[..., ~half] = np.take_along_axis(score[..., ~half], rate[..., None, None], axis=2)[:, :, 0]
-    return chosen
+    even = np.arange(score.shape[-1]) % 2 == 0
+    rates: NDArray = np.stack([score[..., half].mean(axis=-1).argmax(axis=-1) for half in (~even, even)], axis=-1)
+    return rates
+
+
+def at_rates(score: NDArray, rates: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: the scores of even and odd seeds at the rates of `best_rates`."""
+    own = rates[..., np.arange(score.shape[-1]) % 2]
+    taken: NDArray = np.take_along_axis(score, own[:, :, None], axis=2)[:, :, 0]
+    return taken
+
+
+def at_best(score: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag, as `best_rates` chooses it."""
+    return at_rates(score, best_rates(score))
 
 
 def shared_rate(score: NDArray, names: Sequence[str]) -> int:
@@ -78,7 +87,16 @@ def free_lag(lags: Sequence[int], score: NDArray) -> int:
 
 
 def resampled(seeds: int) -> NDArray:
+    """Returns the seeds of each bootstrap resample, `[resample, seeds]`."""
     return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
+
+
+def drawn(score: NDArray) -> NDArray:
+    """Returns the means over seeds, the last axis, in each bootstrap resample: `[..., resample]`."""
+    seeds = score.shape[-1]
+    counts = np.stack([np.bincount(draw, minlength=seeds) for draw in resampled(seeds)])
+    means: NDArray = score @ (counts.T / seeds)
+    return means
 
 
 def interval(score: NDArray) -> tuple[NDArray, NDArray]:

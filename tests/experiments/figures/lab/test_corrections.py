@@ -76,7 +76,7 @@ def test_patterns_have_the_same_mean(kind):
 
 
 def test_runs_without_numbers_have_the_floor(monkeypatch, tmp_path):
-    """A run whose loss becomes NaN, and one in which no episode ends, get an untrained policy's return; others theirs."""
+    """A run whose loss becomes NaN and one in which no episode ends have an untrained policy's return."""
     updates = 40
     returns = np.stack([np.full(updates, value) for value in (-100.0, -120.0, np.nan)])
     loss = np.stack([np.where(np.arange(updates) < 30, 1.0, np.nan), np.ones(updates), np.ones(updates)])
@@ -93,7 +93,8 @@ def test_runs_without_numbers_have_the_floor(monkeypatch, tmp_path):
     broken, good, silent = corrections.run(lag.PRESETS["small"], "Acrobot-v1", part, tmp_path)
     floor = corrections.floor_of("Acrobot-v1")
     assert floor == pytest.approx(-500, abs=2)
-    assert (broken["final_return"], silent["final_return"], silent["best_return"]) == pytest.approx((floor,) * 3, abs=0.1)
+    found = (broken["final_return"], silent["final_return"], silent["best_return"])
+    assert found == pytest.approx((floor,) * 3, abs=0.1)
     assert (broken["diverged"], broken["mean_return"], broken["best_return"]) == (31, -100.0, -100.0)
     assert (good["final_return"], good["diverged"]) == (-120.0, 0)
 

@@ -36,7 +36,7 @@ def test_windows_without_an_episode_neither_fall_nor_recover():
     # Update 63 is the first to end episodes again: the window's older ones have left it after update 56.
     assert fallen(np.stack([failing, gap, late, never])).tolist() == [63, 0, 0, 0]
     assert np.isnan(windowed(late)).tolist() == [True] * 15 + [False] * 70
-    found = falls(np.stack([late, never]), np.ones((2, 100)), np.zeros((2, 100)), 0.0)
+    found = falls(np.stack([late, never]), np.ones((2, 100)), np.zeros((2, 100)), floor=0.0)
     assert found.best[0] == 10.0
     assert np.isnan(found.best[1])
 
@@ -44,7 +44,7 @@ def test_windows_without_an_episode_neither_fall_nor_recover():
 def test_low_fractions_are_counted_before_the_fall():
     returns = np.stack([np.where(UPDATES < 50, 10.0, 0.0), np.full(100, 10.0)])
     fractions = np.where((UPDATES >= 48) & (UPDATES < 90), 0.4, 1.0)
-    found = falls(returns, np.stack([fractions] * 2), np.zeros((2, 100)), 0.0)
+    found = falls(returns, np.stack([fractions] * 2), np.zeros((2, 100)), floor=0.0)
     # The return falls after update 59; updates 49 to 58 are 10, of all 42 with few effective samples.
     assert found.fell.tolist() == [59, 0]
     assert found.effective_low.tolist() == [10, 42]
@@ -53,4 +53,4 @@ def test_low_fractions_are_counted_before_the_fall():
 
 def test_parameters_that_become_nan_have_an_update():
     loss = np.stack([np.where(UPDATES < 70, 1.0, np.nan), np.where(UPDATES == 70, np.inf, 1.0), np.ones(100)])
-    assert falls(np.ones((3, 100)), np.ones((3, 100)), loss, 0.0).diverged.tolist() == [71, 0, 0]
+    assert falls(np.ones((3, 100)), np.ones((3, 100)), loss, floor=0.0).diverged.tolist() == [71, 0, 0]
