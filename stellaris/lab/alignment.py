@@ -57,4 +57,5 @@ def measure_alignment() -> optax.GradientTransformation:
 def alignment_of(opt_state: Any) -> dict[str, jax.Array]:
     """Returns the metric `gradient_cosine` if the optimizer measures it."""
     leaves = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, Alignment))
-    return {"gradient_cosine": leaf.cosine for leaf in leaves if isinstance(leaf, Alignment)}
+    found = [leaf.cosine for leaf in leaves if isinstance(leaf, Alignment)]
+    return {"gradient_cosine": found[0]} if found else {}

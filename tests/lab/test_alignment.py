@@ -48,6 +48,6 @@ def test_the_cosine_is_found_in_a_chain():
     state = optimizer.init(params)
     assert float(alignment_of(state)["gradient_cosine"]) == 0
     for gradient, cosine in (([1.0, 0.0], 0.0), ([3.0, 4.0], 0.6), ([-6.0, -8.0], -1.0)):
-        updates, state = optimizer.update({"a": jnp.array(gradient[:1]), "b": jnp.array(gradient[1:])}, state, params)
+        _, state = optimizer.update({"a": jnp.array(gradient[:1]), "b": jnp.array(gradient[1:])}, state, params)
         np.testing.assert_allclose(alignment_of(state)["gradient_cosine"], cosine, rtol=1e-6)
     assert alignment_of(optax.adam(1e-3).init(params)) == {}

@@ -82,14 +82,17 @@ def _chosen(condition: Any, one: Tree, other: Tree) -> Tree:
     return jax.tree.map(lambda a, b: jnp.where(condition, a, b), one, other)
 
 
-def _fresh_unless(stale: Any, optimizer: optax.GradientTransformationExtraArgs) -> optax.GradientTransformationExtraArgs:
+def _fresh_unless(
+    stale: Any, optimizer: optax.GradientTransformationExtraArgs
+) -> optax.GradientTransformationExtraArgs:
     """Tells an optimizer that the gradient is fresh, unless `stale`: it then leaves the gradient as it is."""
 
     def update(
         updates: Tree, state: Any, params: Tree = None, *, params_then: Tree = None, **extra: Any
     ) -> tuple[Tree, Any]:
         then = params if params_then is None else _chosen(stale, params_then, params)
-        return optimizer.update(updates, state, params, params_then=then, **extra)
+        after: tuple[Tree, Any] = optimizer.update(updates, state, params, params_then=then, **extra)
+        return after
 
     return optax.GradientTransformationExtraArgs(optimizer.init, update)
 

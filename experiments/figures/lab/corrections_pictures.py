@@ -14,31 +14,42 @@ from stellaris.types import NDArray
 _COLUMNS = 6
 _BEST: dict[str, Any] = {"color": "#0072B2", "linestyle": "-"}
 _SHARED: dict[str, Any] = {"color": "#D55E00", "linestyle": "--"}
-_PPO: dict[str, Any] = {"color": "0.55", "linestyle": "-"}
+_REFERENCE: dict[str, Any] = {"color": "0.55", "linestyle": "-"}
 
 
-def surface(task: str, of: Surface, path: Path) -> None:
-    """Draws return against lag at the best and at the shared rate, a panel per method, with PPO at its best in grey."""
+def surface(
+    task: str, of: Surface, path: Path, *, outcome: str = "return", age: str = "age of the data (batches)"
+) -> None:
+    """Draws outcome against lag at the best and the shared rate, a panel per method; the reference is grey."""
     cells, score = of.cells, scores(of.cells)
-    best, shared = at_best(score) + cells.floor, score[:, :, shared_rate(score, cells.methods)] + cells.floor
-    names = [name for name in cells.methods if name != "PPO"]
+    best, shared = (
+        at_best(score) + cells.floor,
+        score[:, :, shared_rate(score, cells.methods, cells.reference)] + cells.floor,
+    )
+    names = [name for name in cells.methods if name != cells.reference]
     columns = min(_COLUMNS, len(names))
     rows = -(-len(names) // columns)
-    title = f"{task}: mean return of the last fifth of the updates, with 95 % intervals over seeds"
+    title = f"{task}: mean {outcome} of the last fifth of the updates, with 95 % intervals over seeds"
     with plots.figure(path, title, columns=columns, rows=rows, height=2.1, suffixes=(".png", ".pdf")) as several:
         for i, name in enumerate(names):
             axes = several[i]
-            own, ppo = ([*cells.methods].index(one) for one in (name, of.reference(name)))
-            axes.plot(cells.lags, best[ppo].mean(axis=-1), linewidth=2.5, label="PPO at its best rate", **_PPO)
+            own, reference = ([*cells.methods].index(one) for one in (name, of.reference(name)))
+            axes.plot(
+                cells.lags,
+                best[reference].mean(axis=-1),
+                linewidth=2.5,
+                label=f"{cells.reference} at its best rate",
+                **_REFERENCE,
+            )
             _curve(axes, cells.lags, shared[own], "the method at the shared rate", _SHARED)
             _curve(axes, cells.lags, best[own], "the method at its best rate", _BEST)
             axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
             axes.set_title(name, fontsize=9)
             _lags(axes, cells.lags)
             if i >= len(names) - columns:
-                axes.set_xlabel("age of the data (batches)")
+                axes.set_xlabel(age)
             if i % columns == 0:
-                axes.set_ylabel("return")
+                axes.set_ylabel(outcome)
         _same_heights(several[: len(names)])
         for axes in several[len(names) :]:
             axes.set_visible(False)

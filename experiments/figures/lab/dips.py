@@ -18,8 +18,8 @@ def answered(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
     cells, score = surface.cells, scores(surface.cells)
     if not {*_LAGS} <= {*cells.lags}:
         return
-    rate = shared_rate(score, cells.methods)
-    for name in ("PPO", AGAIN):
+    rate = shared_rate(score, cells.methods, cells.reference)
+    for name in (cells.reference, AGAIN):
         if name in cells.methods:
             outcomes = score[[*cells.methods].index(name), :, rate][[[*cells.lags].index(lag) for lag in _LAGS]]
             yield {"task": task, "method": name, "learning_rate": cells.rates[rate], **shares(outcomes)}

@@ -14,9 +14,9 @@ import numpy as np
 
 from experiments.figures.lab import lag
 from experiments.figures.lab.compensated import METHODS, Compensated, weights
-from experiments.figures.lab.corrections import floor_of
 from experiments.figures.lab.falls import fallen, since
 from experiments.figures.lab.outcomes import short
+from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown, use_all_cores
 from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance
@@ -88,9 +88,7 @@ PRESETS: Mapping[str, Preset] = {
         methods=("as it is", "weight, 1/lag", "delay compensation", GROUPS),
         seeds=2,
     ),
-    "small": Preset(
-        _SMALL, ("CartPole", "Acrobot-v1"), constant=(0, 1, 2, 4, 8, 16, 32, 64), drawn=(2, 8, 32)
-    ),
+    "small": Preset(_SMALL, ("CartPole", "Acrobot-v1"), constant=(0, 1, 2, 4, 8, 16, 32, 64), drawn=(2, 8, 32)),
 }
 PARTS = ("runs", "report")
 
@@ -161,7 +159,7 @@ def run(preset: Preset, task: str, block: int | None = None, blocks: Path | None
             directory=blocks,
             on_progress=shown(),
         )
-        scales = [settings[label]["algorithm.scale"] for label in cases]
+        scales = [scale_of(case, schedules[label]) for label, case in cases.items()]
         yield from rows(base, task, [*cases.values()], scales, result)
 
 
@@ -187,8 +185,8 @@ def rows(
             "lag": cases[case].mean,
             "learning_rate": base.rates[rate],
             "seed": seed,
-            "final_return": _known(floor if diverged[place] else final[place], floor),
-            "mean_return": _known(mean[place], floor),
+            "final_return": _known(floor if diverged[place] else float(final[place]), floor),
+            "mean_return": _known(float(mean[place]), floor),
             "return_fell": int(fell[place]),
             "diverged": int(diverged[place]),
             "scale": short(scales[case]),

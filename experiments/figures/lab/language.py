@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from experiments.figures.lab import language_report
 from experiments.figures.lab.corrections import Kind, pattern
 from experiments.figures.lab.falls import falls
 from experiments.figures.lab.outcomes import short
@@ -125,13 +126,15 @@ def main(arguments: argparse.Namespace) -> int:
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.parts:
-        print(f"{name}:")
-        if name == "report":
+    for name in preset.parts:
+        if name not in arguments.parts:
             continue
+        print(f"{name}:")
         found = [row for part in preset.parts[name] for row in run(preset, part, arguments.block, arguments.blocks)]
         output.write_rows(out / f"{name}.csv", found)
         provenance.write(out / f"provenance_{name}.json", code_version(), part=name, preset=repr(preset))
+    if "report" in arguments.parts:
+        language_report.report(out)
     return 0
 
 
@@ -159,13 +162,11 @@ def run(preset: Preset, part: Part, block: int | None = None, blocks: Path | Non
 
 def rows(part: Part, result: "xr.Dataset") -> Iterator[dict[str, Any]]:
     """Yields one row per run, from the result of the part's sweep."""
-    exact, reward, effective, loss = (
-        result[name].values for name in ("exact", "reward", "effective_answers", "loss")
-    )
+    exact, reward, effective, loss = (result[name].values for name in ("exact", "reward", "effective_answers", "loss"))
     last = max(1, round(TAIL * part.updates))
     # The first batch is answered by the untrained policy.
     untrained, floor = float(exact[..., 0].mean()), float(reward[..., 0].mean())
-    fell = falls(reward, effective, loss, floor)
+    fell = falls(reward, effective, loss, floor=floor)
     lag = result.data_lag_mean.mean("update").values
     cosine = result.gradient_cosine.values[..., 1:].mean(axis=-1)  # the first gradient has none before it
     for place in np.ndindex(lag.shape):
@@ -182,6 +183,7 @@ def rows(part: Part, result: "xr.Dataset") -> Iterator[dict[str, Any]]:
             "final_exact": short(untrained if lost else float(exact[place][-last:].mean())),
             "mean_exact": short(untrained if lost else float(exact[place].mean())),
             "untrained": short(untrained),
+            "untrained_reward": short(floor),
             "best_reward": short(float(fell.best[place])),
             "reward_fell": int(fell.fell[place]),
             "effective_fell": int(fell.effective_fell[place]),

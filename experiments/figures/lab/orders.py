@@ -15,7 +15,7 @@ def answered(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
     """Yields Kendall's τ of both orders at each lag, and the pairs of methods whose order is reversed."""
     cells = surface.cells
     score = scores(cells)
-    both = at_best(score), score[:, :, shared_rate(score, cells.methods)]
+    both = at_best(score), score[:, :, shared_rate(score, cells.methods, cells.reference)]
     kept = [i for i, name in enumerate(cells.methods) if name != AGAIN]
     names = [cells.methods[i] for i in kept]
     for k, lag in enumerate(cells.lags):

@@ -21,6 +21,7 @@ class Cells(NamedTuple):
     final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
     mean: NDArray  #: the same shape: mean return of all episodes of the run.
     floor: float  #: the mean return of untrained policies.
+    reference: str = "PPO"  #: the method whose best rate without lag is the shared rate.
 
 
 def scores(cells: Cells) -> NDArray:
@@ -51,9 +52,9 @@ def at_best(score: NDArray) -> NDArray:
     return at_rates(score, best_rates(score))
 
 
-def shared_rate(score: NDArray, names: Sequence[str]) -> int:
-    """Returns the index of the learning rate at which PPO without lag has the highest mean score."""
-    return int(score[[*names].index("PPO"), 0].mean(axis=-1).argmax())
+def shared_rate(score: NDArray, names: Sequence[str], reference: str = "PPO") -> int:
+    """Returns the index of the learning rate at which the reference without lag has the highest mean."""
+    return int(score[[*names].index(reference), 0].mean(axis=-1).argmax())
 
 
 def half_lag(lags: Sequence[int], score: NDArray) -> float:
@@ -108,12 +109,12 @@ def interval(score: NDArray) -> tuple[NDArray, NDArray]:
 def chosen_scores(cells: Cells) -> dict[str, NDArray]:
     """Returns the scores `[method, lag, seed]` at each method's best rate, and at the shared rate."""
     score = scores(cells)
-    return {"best": at_best(score), "shared": score[:, :, shared_rate(score, cells.methods)]}
+    return {"best": at_best(score), "shared": score[:, :, shared_rate(score, cells.methods, cells.reference)]}
 
 
 def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
     """Yields the lag at which each method has lost half of its score, at its best and at the shared learning rate."""
-    shared = shared_rate(scores(cells), cells.methods)
+    shared = shared_rate(scores(cells), cells.methods, cells.reference)
     for rate, chosen in chosen_scores(cells).items():
         for method, values in zip(cells.methods, chosen, strict=True):
             drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in resampled(values.shape[-1])]

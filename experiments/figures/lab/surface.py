@@ -26,7 +26,7 @@ class Surface(NamedTuple):
 
     def reference(self, method: str) -> str:
         """Returns the PPO that a method is compared with: its own device's; the PPO of `lab-lag` for the other one."""
-        return AGAIN if method in self.new - {AGAIN} and AGAIN in self.new else "PPO"
+        return AGAIN if method in self.new - {AGAIN} and AGAIN in self.new else self.cells.reference
 
 
 def floor_of(task: str) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Float
 
 from stellaris._core import checks
 from stellaris.lab.alignment import measure_alignment
@@ -67,7 +66,7 @@ class Switched(GRPO):
         """GRPO's optimizer, which also measures the cosine of successive gradients."""
         return optax.chain(measure_alignment(), super().optimizer())
 
-    def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
+    def policy_loss(self, tokens: Tokens) -> JaxArray:
         """The method's loss of every token, for a mean over all tokens."""
         tokens = tokens._replace(proximal_log_ratio=jax.lax.stop_gradient(tokens.log_ratio))
         losses = [self._over_tokens(make(self.environment), tokens) for make in METHODS.values()]

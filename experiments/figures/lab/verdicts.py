@@ -31,7 +31,7 @@ def best(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
 def shared(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
     """Yields the outcome of each method at each lag, at the rate that is best for PPO without lag."""
     cells, score = surface.cells, scores(surface.cells)
-    rate = shared_rate(score, cells.methods)
+    rate = shared_rate(score, cells.methods, cells.reference)
     chosen = score[:, :, rate]
     low, high = interval(chosen)
     for place in np.ndindex(chosen.shape[:2]):
@@ -56,7 +56,7 @@ def against_ppo(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
     low, high = interval(chosen)
     mean = chosen.mean(axis=-1)
     for i, name in enumerate(names):
-        if name == "PPO":
+        if name == surface.cells.reference:
             continue
         reference = surface.reference(name)
         j = names.index(reference)
