@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from experiments.figures.lab import lag
+from experiments.figures.lab import gradients_report, lag
 from experiments.figures.lab.compensated import METHODS, Compensated, weights
 from experiments.figures.lab.falls import fallen, since
 from experiments.figures.lab.outcomes import short
@@ -83,7 +83,7 @@ PRESETS: Mapping[str, Preset] = {
     "smoke": Preset(
         lag.Preset({"CartPole": _SMALL.tasks["CartPole"]}, updates=20, rates=(1e-3, 3e-3), hidden=(8,)),
         ("CartPole",),
-        constant=(0, 8),
+        constant=(0, 2, 8),
         drawn=(8,),
         methods=("as it is", "weight, 1/lag", "delay compensation", GROUPS),
         seeds=2,
@@ -114,6 +114,8 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"{task}:")
         output.write_rows(out / f"runs_{task}.csv", [*run(preset, task, arguments.block, arguments.blocks)])
         provenance.write(out / f"provenance_{task}.json", code_version(), preset=repr(preset))
+    if "report" in arguments.parts:
+        gradients_report.report(out, preset.tasks)
     return 0
 
 
