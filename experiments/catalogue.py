@@ -179,7 +179,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "lab-language": Entry(
         "figures.lab.language",
         "every correction at every imposed lag on a language task, in the lab",
-        {"smoke": "1", "small": "1,500"},
+        {"smoke": "1", "small": "900"},
         kind="figure",
     ),
     "lab-gradients": Entry(
