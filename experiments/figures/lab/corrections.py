@@ -139,9 +139,7 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
     )
     final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
     floor = floor_of(task)
-    fell = falls(
-        result.episode_return.values, result.effective_sample_fraction.values, result.loss.values, floor=floor
-    )
+    fell = falls(result.episode_return.values, result.effective_sample_fraction.values, result.loss.values, floor=floor)
     for place in np.ndindex(final.shape):
         method, age, rate, seed = place
         yield {
