@@ -62,7 +62,7 @@ def _lags(axes: Axes, lags: Sequence[int]) -> None:
 
 def _legend(axes: Axes) -> None:
     """Draws the legend below the panels: the title of several rows of panels is above them."""
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)  # type: ignore[union-attr]
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def _same_heights(several: Sequence[Axes]) -> None:
