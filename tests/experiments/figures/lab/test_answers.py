@@ -276,12 +276,15 @@ def test_dips_are_asked_of_both_ppos_where_there_are_the_lags():
 # ---- the report ------------------------------------------------------------------------------------------------------
 
 
-def part(methods, lags, *, kind="constant", updates=32):
+def part(methods, lags, *, kind="constant", updates=32, times=1):
+    """Rows of a part: outcomes of every method at every lag, which rise by one from cell to cell."""
     numbers = {"best_return": 90, "return_fell": 0, "effective_fell": 0, "effective_low": 0}
     return [
         row | numbers
         for i, (method, age) in enumerate(itertools.product(methods, lags))
-        for row in rows_of(method, [40.0 + i, 60.0 + i], (1e-3, 3e-3), lag=age, kind=kind, updates=updates)
+        for row in rows_of(
+            method, [times * (40.0 + i), times * (60.0 + i)], (1e-3, 3e-3), lag=age, kind=kind, updates=updates
+        )
     ]
 
 
