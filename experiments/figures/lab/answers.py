@@ -31,10 +31,12 @@ def report(folder: Path, size: lag.Preset) -> None:
     """Writes the answers of every task whose tables a folder holds, and the pictures.
 
     Raises:
-      UsageError: if a table of the folder lacks runs.
+      UsageError: if the folder holds no table, or one that lacks runs.
     """
     parts = {task: {part: read(folder / f"{part}_{task}.csv") for part in _PARTS} for task in size.tasks}
     parts = {task: {part: rows for part, rows in own.items() if rows} for task, own in parts.items()}
+    if not any(parts.values()):
+        raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")
     try:
         surfaces = {task: surface.surface_of(task, own[_LAGS], size) for task, own in parts.items() if own.get(_LAGS)}
         borders = {

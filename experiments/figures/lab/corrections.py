@@ -77,9 +77,9 @@ PARTS: Mapping[str, Sequence[Part]] = {
 #: In the list of parts: the answers, which every call ends with.
 REPORT = "report"
 SMOKE: Mapping[str, Sequence[Part]] = {
-    "lags": [Part(("PPO", "truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
-    "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), kind, updates=32) for kind in _KINDS],
-    "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=updates) for updates in (32, 40)],
+    "lags": [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
+    "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), "sawtooth", updates=32)],
+    "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
 PRESETS = {"smoke": SMOKE, "small": PARTS}
@@ -92,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     also = f"{REPORT}: only the answers, from the tables that the folder holds"
     add("--parts", nargs="+", choices=(*PARTS, REPORT), default=[*PARTS], help=f"parts to run (default: all); {also}")
     add("--tasks", nargs="+", help="environments (default: the preset's)")
+    add("--block", type=options.whole(1), help="most runs at a time (default: 8 per CPU core, 256 per GPU)")
     add("--out", type=options.folder, default=Path("results/lab-corrections"), help="folder of the results")
 
 
@@ -107,7 +108,10 @@ def main(arguments: argparse.Namespace) -> int:
     for name in (part for part in arguments.parts if part != REPORT):
         for task in arguments.tasks or size.tasks:
             print(f"{name}, {task}:")
-            found = [row for part in PRESETS[arguments.preset][name] for row in run(size, task, part, out / "blocks")]
+            several = (
+                run(size, task, part, out / "blocks", arguments.block) for part in PRESETS[arguments.preset][name]
+            )
+            found = [row for rows in several for row in rows]
             output.write_rows(out / f"{name}_{task}.csv", found)
             parts = repr(PRESETS[arguments.preset][name])
             provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
@@ -122,8 +126,8 @@ def made(name: str, size: lag.Preset) -> Algorithm:
     return own[name] if name in own else Ruled(**same, rule=name)
 
 
-def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[str, Any]]:
-    """Runs a part on an environment, and yields one row per run."""
+def run(size: lag.Preset, task: str, part: Part, blocks: Path, block: int | None = None) -> Iterator[dict[str, Any]]:
+    """Runs a part on an environment, and yields one row per run; at most `block` runs are computed at a time."""
     environment = size.tasks[task].make()
     workload = Workload(environment, ActorCritic(hidden=size.hidden), actors=size.actors, fragment=size.fragment)
     # An environment that takes longer has fewer lags.
@@ -134,6 +138,7 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
         lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag)),
         {"lag": lags, "algorithm.learning_rate": [*part.rates]},
         seeds=size.seeds,
+        block=block,
         directory=blocks,
         on_progress=shown(),
     )

@@ -53,7 +53,7 @@ def surface(
         _same_heights(several[: len(names)])
         for axes in several[len(names) :]:
             axes.set_visible(False)
-        plots.legend(several[0])
+        _legend(several[0])
 
 
 def _curve(axes: Axes, lags: Sequence[int], returns: NDArray, label: str, style: dict[str, Any]) -> None:
@@ -71,6 +71,11 @@ def _lags(axes: Axes, lags: Sequence[int]) -> None:
     axes.set_xlim(0, lags[-1])
 
 
+def _legend(axes: Axes) -> None:
+    """Draws the legend below the panels: the title of several rows of panels is above them."""
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+
+
 def _same_heights(several: Sequence[Axes]) -> None:
     low, high = (end([axes.get_ylim()[i] for axes in several]) for i, end in ((0, min), (1, max)))
     for axes in several:
@@ -86,6 +91,7 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
     """
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     lengths = sorted({int(row["updates"]) for row in rows})
+    rates = sorted({float(row["largest_stable_rate"]) for row in rows if row["largest_stable_rate"]})
     title = "largest stable learning rate, with 95 % intervals over seeds"
     with plots.figure(path, title, columns=len(methods), rows=len(tasks), suffixes=(".png", ".pdf")) as several:
         panels = iter(several)
@@ -99,12 +105,13 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
                 axes.set_title(f"{task}, {method}", fontsize=9)
                 axes.set_xscale("log", base=2)
                 axes.set_yscale("log")
+                axes.set_yticks(rates, [f"{rate:g}" for rate in rates])
                 axes.set_xticks(sorted({int(row["lag"]) for row in own}))
                 axes.xaxis.set_major_formatter("{x:g}")
                 axes.minorticks_off()
                 axes.set(xlabel="lag S (batches)", ylabel="learning rate η")
         _same_heights(several)
-        plots.legend(several[0])
+        _legend(several[0])
 
 
 def _stable(axes: Axes, rows: Sequence[dict[str, str]], shift: float, style: dict[str, Any]) -> None:

@@ -41,7 +41,7 @@ def tau(x: NDArray, y: NDArray) -> NDArray:
     """Returns Kendall's τ, with ties (τ-b), between `x` and `y`, `[..., n]`; NaN if all of one are equal.
 
     Example:
-      >>> tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).round(3)
+      >>> float(tau(np.array([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0])).round(3))
       0.333
     """
     one, other = (np.sign(z[..., :, None] - z[..., None, :]) for z in (x, y))

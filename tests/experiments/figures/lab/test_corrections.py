@@ -105,8 +105,12 @@ def test_the_study(tmp_path):
     assert command.main(["lab-corrections", "--preset", "smoke", "--out", str(tmp_path)]) == 0
     found = rows(tmp_path / "lags_CartPole.csv")
     assert len(found) == 2 * 2 * 2 * 2
-    assert {row["method"] for row in found} == {"truncated weights", "SAPO"}
+    assert {row["method"] for row in found} == {"PPO", "SAPO"}
     assert all(float(row["final_return"]) > 5 for row in found)
     assert {row["kind"] for row in rows(tmp_path / "patterns_CartPole.csv")} == {"sawtooth"}
     assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv")} == {"40"}
+    answers = {path: path.read_text() for path in tmp_path.glob("*.csv")}
+    assert {"best.csv", "q1.csv", "q2.csv", "q3.csv", "q4.csv", "recommended.csv"} <= {path.name for path in answers}
+    assert command.main(["lab-corrections", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
+    assert {path: path.read_text() for path in tmp_path.glob("*.csv")} == answers
     assert command.main(["lab-corrections", "--tasks", "Maze", "--out", str(tmp_path)]) == 2
