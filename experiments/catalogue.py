@@ -176,6 +176,18 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "600"},
         kind="figure",
     ),
+    "lab-language": Entry(
+        "figures.lab.language",
+        "every correction at every imposed lag on a language task, in the lab",
+        {"smoke": "1", "small": "900"},
+        kind="figure",
+    ),
+    "lab-gradients": Entry(
+        "figures.lab.gradients",
+        "corrections and weights of gradients at every imposed age, in the lab",
+        {"smoke": "1", "small": "120"},
+        kind="figure",
+    ),
     "what-if": Entry("cluster.what_if", "a run that another stack logged, under other settings", {"": "2"}),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),

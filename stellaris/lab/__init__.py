@@ -1,5 +1,6 @@
 """The lab: a staleness study as one compiled program."""
 
+from stellaris.lab.alignment import measure_alignment as measure_alignment
 from stellaris.lab.dry_run import dry_run as dry_run
 from stellaris.lab.environments import CartPole as CartPole
 from stellaris.lab.environments import TMaze as TMaze

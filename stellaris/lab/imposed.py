@@ -119,6 +119,7 @@ def imposed(
     data: Lag | Sequence[Lag] = Constant(0),
     gradients: Lag | None = None,
     minibatches: int = 1,
+    group: int = 1,
 ) -> Schedule:
     """Makes a schedule in which data and gradients have exactly the given ages.
 
@@ -126,21 +127,25 @@ def imposed(
     fractional, some actors' fragments are one batch older than the others': actor i of n has the age
     `floor(age + i / n)`, so that the mean is the age, rounded down to a multiple of 1/n. Near the start, where the age
     exceeds the number of earlier batches, they use version 0. Gradients also use version 0 where their age exceeds the
-    number of earlier versions.
+    number of earlier gradients.
 
     Args:
       updates: number of batches that are learned from.
       actors: number of actors, with one environment each; a batch has one fragment of each actor.
       data: the age of each batch, counted in batches. For a workload with `refresh`, a sequence of as many lags as a
         fragment has pieces, in order: `[Constant(3), Constant(1)]` renews the policy in the middle of each fragment.
-      gradients: the age of each gradient, counted in versions; every gradient then makes a version. None for a central
-        learner, which makes one version per batch, after it has applied all gradients of the batch in order.
+      gradients: the age of each gradient, counted in gradients: it is computed on the newest version that the gradients
+        before the last `age` had made. None for a central learner, which makes one version per batch, after it has
+        applied all gradients of the batch in order.
       minibatches: number of gradients per batch, if `gradients` is given: for PPO
         `epochs * ceil(samples / minibatch_size)`.
+      group: number of successive gradients that make a version together, if `gradients` is given; it divides
+        `minibatches`. With 1, the ages of gradients are their staleness in versions.
 
     Raises:
       TypeError: if a number is not whole, or a lag has no method `ages`.
-      ValueError: if a number is below 1, `data` is an empty sequence, or an age of gradients is not whole.
+      ValueError: if a number is below 1, `data` is an empty sequence, an age of gradients is not whole, or `group` does
+        not divide `minibatches`.
 
     Example:
       >>> schedule = imposed(4, actors=2, data=Constant(2))
@@ -149,7 +154,9 @@ def imposed(
       >>> schedule.data_lag.tolist()
       [0.0, 1.0, 2.0, 2.0]
     """
-    checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches)
+    checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches, group=group)
+    if minibatches % group:
+        raise ValueError(f"group={group} does not divide minibatches={minibatches}: a version needs a whole group")
     lags = [data] if isinstance(data, Lag) or not isinstance(data, Sequence) else list(data)
     if not lags:
         raise ValueError("data is empty: give a lag for each piece of a fragment")
@@ -162,8 +169,8 @@ def imposed(
     shares = np.floor(age[..., None] + np.arange(actors) / actors + _ROUNDING).astype(int)
     sampled_by = np.maximum(batch[:, None, None] - shares, 0).ravel()
     pieces = len(sampled_by)
-    per_batch = 1 if gradients is None else minibatches  # versions
-    gradient = np.arange(0 if gradients is None else updates * per_batch)
+    per_batch = 1 if gradients is None else minibatches // group  # versions
+    gradient = np.arange(0 if gradients is None else updates * minibatches)
     ages = np.zeros(0, int) if gradients is None else gradients.ages(len(gradient))
     if (fractional := ages[ages % 1 != 0]).size:
         raise ValueError(f"gradients={gradients!r} has the age {fractional[0]}: the ages of gradients are whole")
@@ -179,10 +186,10 @@ def imposed(
         batch_pieces=_int32(np.arange(pieces).reshape(updates, len(lags), actors).swapaxes(1, 2)),
         batch_target=_int32(batch * per_batch),
         batch_merged=_int32((batch + 1) * per_batch - 1),
-        gradient_before=_int32(gradient),
-        gradient_batch=_int32(gradient // per_batch),
-        gradient_row=_int32(gradient % per_batch),
-        gradient_version=_int32(np.maximum(gradient - ages, 0)),
+        gradient_before=_int32(gradient // group),
+        gradient_batch=_int32(gradient // minibatches),
+        gradient_row=_int32(gradient % minibatches),
+        gradient_version=_int32(np.maximum(gradient - ages, 0) // group),
         gradient_learner=_int32(np.zeros_like(gradient)),
         gradient_held=_int32(np.zeros((len(gradient), 0))),
         update_batch=_int32(batch if gradients is None else np.full(versions, NONE)),

@@ -14,7 +14,9 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.aggregation.apply import apply_update
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm, gradient, update
+from stellaris.diagnostics import tree_dot
 from stellaris.lab import statistics
+from stellaris.lab.alignment import alignment_of
 from stellaris.lab.plan import Plan, Sizes
 from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.schedule import NONE
@@ -27,7 +29,7 @@ class Outcome(NamedTuple):
     steps: jax.Array  #: int32: number of environment steps sampled.
     episodes: jax.Array  #: int32: number of episodes that ended.
     episode_return: jax.Array  #: mean return of these episodes; NaN if none ended.
-    metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`.
+    metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`; of the step.
 
 
 class Keys(NamedTuple):
@@ -167,6 +169,8 @@ class Program:
             params, opt_state, metrics = self._learn(carry, number, plan.learns[number])
         else:
             carry, params, opt_state, metrics = self._apply(plan, carry, number)
+        moved = jax.tree.map(lambda new, old: new - old, params, self._version(carry, number).params)
+        metrics = metrics | {"step_norm": jnp.float32(jnp.sqrt(tree_dot(moved, moved)))} | alignment_of(opt_state)
         carry = carry._replace(opt_state=opt_state)
         carry = _each(plan.merges_until, number, carry, functools.partial(self._merge, plan))
         version = PolicyVersion(params, statistics.normaliser(carry.statistics))
@@ -280,8 +284,20 @@ class Program:
         metrics["gradients"] = jnp.asarray(taken.count, jnp.float32)
         metrics["overflow"] = jnp.asarray(queue.overflow, jnp.float32)
         params = self._version(carry, number).params
-        params, opt_state = apply_update(self.algorithm.optimizer(), taken, params, carry.opt_state)
+        then = self._params_then(carry, number, taken)
+        params, opt_state = apply_update(self.algorithm.optimizer(), taken, params, carry.opt_state, **then)
         return carry._replace(queue=queue), params, opt_state, metrics
+
+    def _params_then(self, carry: Carry, number: jax.Array, taken: Any) -> dict[str, Tree]:
+        """Returns the parameters at which the applied gradient was computed, for an optimizer that compensates delay.
+
+        A mean of several gradients was computed at no single version, so then there are none.
+        """
+        if taken.scale.ndim == 0 and len(taken.staleness) > 1:
+            return {}
+        rows = (number - jnp.maximum(taken.staleness, 0)) % self.sizes.versions
+        rows = rows if taken.scale.ndim else rows[0]
+        return {"params_then": jax.tree.map(lambda ring: ring[rows], carry.versions.params)}
 
     def _push(self, plan: Plan, carry: Carry, i: jax.Array, state: Any) -> Any:
         assert self.aggregator is not None

@@ -54,12 +54,15 @@ class Run(NamedTuple):
 #: The schedule of every run, or a function that makes it from the axes that are not settings.
 Schedules: TypeAlias = Schedule | Callable[..., Schedule]
 
+#: The values of an axis; or, for settings that vary together, the settings by the label of each value.
+Axes: TypeAlias = Mapping[str, Sequence[Any] | Mapping[str, Mapping[str, Any]]]
+
 
 def runs_of(
     workload: Workload,
     algorithm: Algorithm | Mapping[str, Algorithm],
     schedule: Schedules,
-    axes: dict[str, Sequence[Any]],
+    axes: Axes,
     seeds: int | Sequence[int],
     aggregator: Aggregator | None,
     rho: float,
@@ -80,7 +83,8 @@ def runs_of(
     algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
     for one in algorithms.values():
         check_algorithm(one)
-    dimensions: dict[str, Sequence[Any]] = {**axes, "seed": numbers}
+    settings, values_of = _settings_of(axes)
+    dimensions: dict[str, Sequence[Any]] = {**{name: list(values) for name, values in axes.items()}, "seed": numbers}
     if isinstance(algorithm, Mapping):
         dimensions = {"algorithm": list(algorithms), **dimensions}
     policy = workload.make_policy(workload.environment.spec)
@@ -88,8 +92,8 @@ def runs_of(
     made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():
-        for place in itertools.product(*(range(len(values)) for values in axes.values())):
-            chosen = {name: values[i] for (name, values), i in zip(axes.items(), place, strict=True)}
+        for place in itertools.product(*(range(len(axis)) for axis in settings)):
+            chosen = {name: value for axis, i in zip(settings, place, strict=True) for name, value in axis[i].items()}
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
             key = tuple(arguments.values())
             if key not in made:
@@ -98,7 +102,7 @@ def runs_of(
                 structure = digest([np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE])
                 made[key] = own, sizes, structure
             own, sizes, structure = made[key]
-            fixed, numeric = _settings(chosen, one, aggregator, axes)
+            fixed, numeric = _settings(chosen, one, aggregator, values_of)
             _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
             static = Static(
                 workload.environment,
@@ -116,6 +120,30 @@ def runs_of(
     versions = max(run.static.sizes.versions for run in runs)
     shared = [run.static._replace(sizes=run.static.sizes._replace(versions=versions)) for run in runs]
     return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
+
+
+def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, list[Any]]]:
+    """Returns the settings at each value of each axis, and all values of each setting.
+
+    Example:
+      >>> _settings_of({"lag": [0, 4], "case": {"a": {"rho": 1.0}, "b": {"rho": 2.0}}})
+      ([[{'lag': 0}, {'lag': 4}], [{'rho': 1.0}, {'rho': 2.0}]], {'lag': [0, 4], 'rho': [1.0, 2.0]})
+    """
+    settings: list[list[Mapping[str, Any]]] = []
+    values_of: dict[str, list[Any]] = {}
+    for name, values in axes.items():
+        axis: list[Mapping[str, Any]] = (
+            list(values.values()) if isinstance(values, Mapping) else [{name: value} for value in values]
+        )
+        for label, one in zip(values, axis, strict=True):
+            if one.keys() != axis[0].keys():
+                raise ValueError(f"{name}[{label!r}] sets {sorted(one)}: expected {sorted(axis[0])}, as the first does")
+        for setting in axis[0]:
+            if setting in values_of:
+                raise ValueError(f"{setting} is set by two axes, the second of which is {name}: leave one out")
+            values_of[setting] = [one[setting] for one in axis]
+        settings.append(axis)
+    return settings, values_of
 
 
 def _is_setting(name: str) -> bool:

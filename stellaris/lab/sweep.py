@@ -18,7 +18,7 @@ from stellaris._core.extras import needs
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
 from stellaris.lab.blocks import Programs
-from stellaris.lab.runs import Run, Schedules, grouped, runs_of
+from stellaris.lab.runs import Axes, Run, Schedules, grouped, runs_of
 from stellaris.runtime.files import atomic_path
 from stellaris.systems.workload import Workload
 from stellaris.types import NDArray
@@ -41,7 +41,7 @@ def sweep(
     workload: Workload,
     algorithm: Algorithm | Mapping[str, Algorithm],
     schedule: Schedules,
-    axes: Mapping[str, Sequence[Any]] | None = None,
+    axes: Axes | None = None,
     *,
     seeds: int | Sequence[int] = 1,
     aggregator: Aggregator | None = None,
@@ -63,7 +63,8 @@ def sweep(
       schedule: the schedule of all runs, or a function that makes a schedule from the axes that are not settings, such
         as `lambda lag: imposed(...)`.
       axes: lists of values by name. The names are `"algorithm.learning_rate"` and other fields of the algorithm,
-        `"aggregator.decay"` and other fields of the aggregator, `"rho"`, and arguments of `schedule`.
+        `"aggregator.decay"` and other fields of the aggregator, `"rho"`, and arguments of `schedule`. Settings that
+        vary together make one axis: `{"case": {"slow": {"lag": 8, "algorithm.learning_rate": 1e-3}, ...}}`.
       seeds: the number of seeds, or the seeds themselves. A run's parameters, actions, shuffles and environments
         follow from its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
@@ -76,7 +77,8 @@ def sweep(
 
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
-      (mean over the episodes that ended since the previous version), `episodes`, `steps`, and the loss's metrics. The
+      (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics, and
+      `step_norm` (the distance between the version and the one before). The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.
 

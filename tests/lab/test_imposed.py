@@ -33,9 +33,21 @@ def test_gradients_have_an_age_of_their_own():
     assert schedule.gradient_row.tolist() == [0, 1, 2, 3] * 3
 
 
+def test_gradients_in_groups_make_a_version_together():
+    """The age counts gradients: each is computed on the version that the gradients before the last three had made."""
+    schedule = imposed(2, actors=1, gradients=Constant(3), minibatches=4, group=2)
+    assert schedule.updates == 4
+    assert schedule.gradient_before.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert schedule.gradient_version.tolist() == [0, 0, 0, 0, 0, 1, 1, 2]
+    assert schedule.gradient_batch.tolist() == [0] * 4 + [1] * 4
+    assert schedule.gradient_row.tolist() == [0, 1, 2, 3] * 2
+    assert schedule.piece_version.tolist() == [0, 2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"updates": 1, "actors": 1, "minibatches": 4, "group": 3}, "group=3 does not divide minibatches=4"),
         ({"updates": 0, "actors": 1}, "updates=0"),
         ({"updates": 1, "actors": 1.5}, "actors=1.5"),
         ({"updates": 1, "actors": 1, "data": 3}, r"data=3 is not a Lag: pass Constant\(4\)"),

@@ -36,6 +36,26 @@ def test_the_lag_is_imposed_and_has_no_spread(result):
     assert (result.data_lag_max == result.data_lag_mean).all()
 
 
+def test_settings_that_vary_together_are_one_axis(result):
+    cases = {"a": {"lag": 2, "algorithm.learning_rate": 1e-3}, "b": {"lag": 0, "algorithm.learning_rate": 1e-2}}
+    together = sweep(WORKLOAD, CONFIG, schedule, {"case": cases}, seeds=[3, 7])
+    assert dict(together.sizes) == {"case": 2, "seed": 2, "update": 6}
+    for label, case in cases.items():
+        np.testing.assert_allclose(together.kl.sel(case=label), result.kl.sel(case), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"case": {"a": {"lag": 2}, "b": {"rho": 1.0}}}, r"case\['b'\] sets \['rho'\]: expected \['lag'\]"),
+        ({"lag": [0], "case": {"a": {"lag": 2}}}, "lag is set by two axes"),
+    ],
+)
+def test_errors_of_axes(axes, message):
+    with pytest.raises(ValueError, match=message):
+        sweep(WORKLOAD, CONFIG, schedule, axes)
+
+
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_run_does_not_depend_on_its_block(result, lag):
     """Alone, with the learning rate compiled in, it is the same."""

@@ -5,17 +5,20 @@ run. Seven methods at constant lags are the runs of `lab-lag`, which has the sam
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from experiments.figures.lab import lag
+from experiments.figures.lab import answers, lag
+from experiments.figures.lab.falls import falls
 from experiments.figures.lab.methods import Corrected, Decoupled
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
+from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown, use_all_cores
 from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
@@ -23,24 +26,18 @@ from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
 from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_return, sweep
 from stellaris.lab.imposed import Lag
-from stellaris.types import NDArray
-
-if TYPE_CHECKING:
-    import xarray as xr
 
 DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
 
 #: Patterns of lag.
 Kind = Literal["constant", "sawtooth", "maximum"]
-#: Updates over which a return or an effective sample fraction is averaged, before it is judged.
-WINDOW = 16
 
 
 def pattern(kind: Kind, mean: int) -> Lag:
     """Returns the ages of successive batches, with a pattern and a mean.
 
     Example:
-      >>> [float(pattern(kind, 2).ages(1000).mean().round(1)) for kind in ("constant", "sawtooth", "maximum")]
+      >>> [float(pattern(kind, 2).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
       [2.0, 2.0, 2.0]
     """
     several: Mapping[Kind, Lag] = {
@@ -68,14 +65,21 @@ _KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
 _SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
 #: The parts of the study, by name.
 PARTS: Mapping[str, Sequence[Part]] = {
-    "lags": [Part(tuple(name for name in RULES if name != "PPO"), lag.PRESETS["small"].tasks["CartPole"].lags, _RATES)],
-    "patterns": [Part(_SIX, (8, 32), _RATES, kind) for kind in _KINDS],
+    # With PPO once more, so that new methods are compared with a PPO of the same device.
+    "lags": [Part(tuple(RULES), lag.PRESETS["small"].tasks["CartPole"].lags, _RATES)],
+    # The constant lags of the four other methods are in the part `lags`.
+    "patterns": [
+        *(Part(_SIX, (8, 32), _RATES, kind) for kind in _KINDS),
+        Part(tuple(name for name in _SIX if name not in RULES), (8, 32), _RATES),
+    ],
     "border": [Part(("no correction", "PPO"), (1, 4, 16, 64), _WIDE, updates=updates) for updates in (128, 512, 2048)],
 }
+#: In the list of parts: the answers, from the tables that the folder holds.
+REPORT = "report"
 SMOKE: Mapping[str, Sequence[Part]] = {
-    "lags": [Part(("truncated weights", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
-    "patterns": [Part(("PPO",), (2,), (1e-3,), "sawtooth", updates=32)],
-    "border": [Part(("no correction",), (2,), (1e-3,), updates=40)],
+    "lags": [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
+    "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), "sawtooth", updates=32)],
+    "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
 PRESETS = {"smoke": SMOKE, "small": PARTS}
@@ -85,8 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--parts", nargs="+", choices=PARTS, default=[*PARTS], help="parts to run (default: all)")
+    parts = (*PARTS, REPORT)
+    add("--parts", nargs="+", choices=parts, default=[*parts], help="parts to run; report reads the others' tables")
     add("--tasks", nargs="+", help="environments (default: the preset's)")
+    add("--block", type=options.whole(1), help="most runs at a time (default: 8 per CPU core, 256 per GPU)")
     add("--out", type=options.folder, default=Path("results/lab-corrections"), help="folder of the results")
 
 
@@ -99,13 +105,18 @@ def main(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
-    for name in arguments.parts:
+    for name in (part for part in arguments.parts if part != REPORT):
         for task in arguments.tasks or size.tasks:
             print(f"{name}, {task}:")
-            found = [row for part in PRESETS[arguments.preset][name] for row in run(size, task, part, out / "blocks")]
+            several = (
+                run(size, task, part, out / "blocks", arguments.block) for part in PRESETS[arguments.preset][name]
+            )
+            found = [row for rows in several for row in rows]
             output.write_rows(out / f"{name}_{task}.csv", found)
             parts = repr(PRESETS[arguments.preset][name])
             provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
+    if REPORT in arguments.parts:
+        answers.report(out, size)
     return 0
 
 
@@ -116,8 +127,8 @@ def made(name: str, size: lag.Preset) -> Algorithm:
     return own[name] if name in own else Ruled(**same, rule=name)
 
 
-def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[str, Any]]:
-    """Runs a part on an environment, and yields one row per run."""
+def run(size: lag.Preset, task: str, part: Part, blocks: Path, block: int | None = None) -> Iterator[dict[str, Any]]:
+    """Runs a part on an environment, and yields one row per run; at most `block` runs are computed at a time."""
     environment = size.tasks[task].make()
     workload = Workload(environment, ActorCritic(hidden=size.hidden), actors=size.actors, fragment=size.fragment)
     # An environment that takes longer has fewer lags.
@@ -128,11 +139,13 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
         lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag)),
         {"lag": lags, "algorithm.learning_rate": [*part.rates]},
         seeds=size.seeds,
+        block=block,
         directory=blocks,
         on_progress=shown(),
     )
     final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
-    falls = {name: fallen(result, name) for name in ("episode_return", "effective_sample_fraction")}
+    floor = floor_of(task)
+    fell = falls(result.episode_return.values, result.effective_sample_fraction.values, result.loss.values, floor=floor)
     for place in np.ndindex(final.shape):
         method, age, rate, seed = place
         yield {
@@ -142,22 +155,17 @@ def run(size: lag.Preset, task: str, part: Part, blocks: Path) -> Iterator[dict[
             "updates": part.updates,
             "learning_rate": part.rates[rate],
             "seed": seed,
-            "final_return": short(float(final[place])),
-            "mean_return": short(float(mean[place])),
-            "return_fell": int(falls["episode_return"][place]),
-            "effective_fell": int(falls["effective_sample_fraction"][place]),
+            # What a policy without numbers gets says nothing about the method.
+            "final_return": _finite(floor if fell.diverged[place] else final[place], floor),
+            "mean_return": _finite(mean[place], floor),
+            "best_return": _finite(fell.best[place], floor),
+            "return_fell": int(fell.fell[place]),
+            "effective_fell": int(fell.effective_fell[place]),
+            "effective_low": int(fell.effective_low[place]),
+            "diverged": int(fell.diverged[place]),
         }
 
 
-def fallen(result: "xr.Dataset", name: str) -> NDArray:
-    """Returns the update after which a number stays below half of its best until then; 0 if it never does.
-
-    Numbers are means over the last `WINDOW` updates, from the first `WINDOW` on.
-    """
-    values = result[name].rolling(update=WINDOW, min_periods=1).mean().values[..., WINDOW - 1 :]
-    best = np.maximum.accumulate(np.nan_to_num(values, nan=-np.inf), axis=-1)
-    low = (values < 0.5 * best) & (best > 0)
-    # The number of low values at the end; the first value is its own best, so not all are low.
-    length = np.argmax(~low[..., ::-1], axis=-1)
-    first: NDArray = np.where(length > 0, WINDOW + low.shape[-1] - length, 0)
-    return first
+def _finite(value: Any, floor: float) -> float:
+    """Rounds a return; a run in which no episode ended has an untrained policy's."""
+    return short(float(value) if math.isfinite(value) else floor)

@@ -21,6 +21,7 @@ class Cells(NamedTuple):
     final: NDArray  #: `[method, lag, rate, seed]`: mean return of the episodes that ended in the last updates.
     mean: NDArray  #: the same shape: mean return of all episodes of the run.
     floor: float  #: the mean return of untrained policies.
+    reference: str = "PPO"  #: the method whose best rate without lag is the shared rate.
 
 
 def scores(cells: Cells) -> NDArray:
@@ -28,23 +29,32 @@ def scores(cells: Cells) -> NDArray:
     return np.nan_to_num(cells.final - cells.floor, nan=0.0)
 
 
-def at_best(score: NDArray) -> NDArray:
-    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag.
+def best_rates(score: NDArray) -> NDArray:
+    """Returns `[method, lag, 2]`: the indices of the learning rates at which the even and the odd seeds are reported.
 
     The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
     the same seeds would flatter methods whose returns vary most.
     """
-    chosen = np.empty(score.shape[:2] + score.shape[3:])
-    halves = np.arange(score.shape[3]) % 2 == 0
-    for half in (halves, ~halves):
-        rate = score[..., half].mean(axis=-1).argmax(axis=-1)
-        chosen[..., ~half] = np.take_along_axis(score[..., ~half], rate[..., None, None], axis=2)[:, :, 0]
-    return chosen
+    even = np.arange(score.shape[-1]) % 2 == 0
+    rates: NDArray = np.stack([score[..., half].mean(axis=-1).argmax(axis=-1) for half in (~even, even)], axis=-1)
+    return rates
 
 
-def shared_rate(score: NDArray, names: Sequence[str]) -> int:
-    """Returns the index of the learning rate at which PPO without lag has the highest mean score."""
-    return int(score[[*names].index("PPO"), 0].mean(axis=-1).argmax())
+def at_rates(score: NDArray, rates: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: the scores of even and odd seeds at the rates of `best_rates`."""
+    own = rates[..., np.arange(score.shape[-1]) % 2]
+    taken: NDArray = np.take_along_axis(score, own[:, :, None], axis=2)[:, :, 0]
+    return taken
+
+
+def at_best(score: NDArray) -> NDArray:
+    """Returns `[method, lag, seed]`: each method at its best learning rate for each lag, as `best_rates` chooses it."""
+    return at_rates(score, best_rates(score))
+
+
+def shared_rate(score: NDArray, names: Sequence[str], reference: str = "PPO") -> int:
+    """Returns the index of the learning rate at which the reference without lag has the highest mean."""
+    return int(score[[*names].index(reference), 0].mean(axis=-1).argmax())
 
 
 def half_lag(lags: Sequence[int], score: NDArray) -> float:
@@ -78,7 +88,16 @@ def free_lag(lags: Sequence[int], score: NDArray) -> int:
 
 
 def resampled(seeds: int) -> NDArray:
+    """Returns the seeds of each bootstrap resample, `[resample, seeds]`."""
     return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
+
+
+def drawn(score: NDArray) -> NDArray:
+    """Returns the means over seeds, the last axis, in each bootstrap resample: `[..., resample]`."""
+    seeds = score.shape[-1]
+    counts = np.stack([np.bincount(draw, minlength=seeds) for draw in resampled(seeds)])
+    means: NDArray = score @ (counts.T / seeds)
+    return means
 
 
 def interval(score: NDArray) -> tuple[NDArray, NDArray]:
@@ -90,12 +109,12 @@ def interval(score: NDArray) -> tuple[NDArray, NDArray]:
 def chosen_scores(cells: Cells) -> dict[str, NDArray]:
     """Returns the scores `[method, lag, seed]` at each method's best rate, and at the shared rate."""
     score = scores(cells)
-    return {"best": at_best(score), "shared": score[:, :, shared_rate(score, cells.methods)]}
+    return {"best": at_best(score), "shared": score[:, :, shared_rate(score, cells.methods, cells.reference)]}
 
 
 def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
     """Yields the lag at which each method has lost half of its score, at its best and at the shared learning rate."""
-    shared = shared_rate(scores(cells), cells.methods)
+    shared = shared_rate(scores(cells), cells.methods, cells.reference)
     for rate, chosen in chosen_scores(cells).items():
         for method, values in zip(cells.methods, chosen, strict=True):
             drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in resampled(values.shape[-1])]

@@ -1,4 +1,4 @@
-"""The study of corrections: its losses on the policy that acted and by hand, its lags, and the fall of a return."""
+"""The study of corrections: its losses on the policy that acted and by hand, its lags, and its tables."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from experiments import command
-from experiments.figures.lab import corrections
+from experiments.figures.lab import corrections, lag
 from experiments.figures.lab.rules import RULES, Ruled
 from stellaris.algorithms.actor_critic import Evaluated
 from tests.experiments.csv_rows import rows
@@ -68,21 +68,35 @@ def test_rules_around_the_newest_policy_by_hand():
     np.testing.assert_allclose(gradient("KPop", np.log([3.0]), np.log(3.0), np.log(0.2), one), [0.0], atol=1e-7)
 
 
-def test_a_fall_is_one_that_lasts():
-    """The mean of 16 updates stays below half of its best; a return that recovers or never falls does not count."""
-    steps = np.arange(100)
-    returns = np.stack([np.where(steps < 50, 10.0, 1.0), np.where(abs(steps - 50) < 20, 1.0, 10.0), 10.0 + steps])
-    result = xr.Dataset({"episode_return": (("seed", "update"), returns)})
-    found = corrections.fallen(result, "episode_return").tolist()
-    # With n of the 16 updates after the 50th the mean is 10 - 9 n / 16: below 5 from n = 9 on, so after update 59.
-    assert found == [59, 0, 0]
-
-
 @pytest.mark.parametrize("kind", ["constant", "sawtooth", "maximum"])
 def test_patterns_have_the_same_mean(kind):
     ages = corrections.pattern(kind, 8).ages(17_000)
     assert ages.mean() == pytest.approx(8, abs=0.1)
     assert (ages.min(), ages.max()) == ((8, 8) if kind == "constant" else (0, 16))
+
+
+def test_runs_without_numbers_have_the_floor(monkeypatch, tmp_path):
+    """A run whose loss becomes NaN and one in which no episode ends have an untrained policy's return."""
+    updates = 40
+    returns = np.stack([np.full(updates, value) for value in (-100.0, -120.0, np.nan)])
+    loss = np.stack([np.where(np.arange(updates) < 30, 1.0, np.nan), np.ones(updates), np.ones(updates)])
+    columns = {
+        "episode_return": returns,
+        "episodes": np.where(np.isnan(returns), 0, 2),
+        "effective_sample_fraction": np.ones_like(returns),
+        "loss": loss,
+    }
+    dimensions = ("algorithm", "lag", "algorithm.learning_rate", "seed", "update")
+    result = xr.Dataset({name: (dimensions, column[None, None, None]) for name, column in columns.items()})
+    monkeypatch.setattr(corrections, "sweep", lambda *_, **__: result)
+    part = corrections.Part(("PPO",), (2,), (1e-3,), updates=updates)
+    broken, good, silent = corrections.run(lag.PRESETS["small"], "Acrobot-v1", part, tmp_path)
+    floor = corrections.floor_of("Acrobot-v1")
+    assert floor == pytest.approx(-500, abs=2)
+    found = (broken["final_return"], silent["final_return"], silent["best_return"])
+    assert found == pytest.approx((floor,) * 3, abs=0.1)
+    assert (broken["diverged"], broken["mean_return"], broken["best_return"]) == (31, -100.0, -100.0)
+    assert (good["final_return"], good["diverged"]) == (-120.0, 0)
 
 
 @pytest.mark.slow
@@ -91,8 +105,12 @@ def test_the_study(tmp_path):
     assert command.main(["lab-corrections", "--preset", "smoke", "--out", str(tmp_path)]) == 0
     found = rows(tmp_path / "lags_CartPole.csv")
     assert len(found) == 2 * 2 * 2 * 2
-    assert {row["method"] for row in found} == {"truncated weights", "SAPO"}
+    assert {row["method"] for row in found} == {"PPO", "SAPO"}
     assert all(float(row["final_return"]) > 5 for row in found)
     assert {row["kind"] for row in rows(tmp_path / "patterns_CartPole.csv")} == {"sawtooth"}
     assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv")} == {"40"}
+    answers = {path: path.read_text() for path in tmp_path.glob("*.csv")}
+    assert {"best.csv", "q1.csv", "q2.csv", "q3.csv", "q4.csv", "recommended.csv"} <= {path.name for path in answers}
+    assert command.main(["lab-corrections", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
+    assert {path: path.read_text() for path in tmp_path.glob("*.csv")} == answers
     assert command.main(["lab-corrections", "--tasks", "Maze", "--out", str(tmp_path)]) == 2

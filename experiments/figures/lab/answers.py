@@ -1,0 +1,99 @@
+"""Answers the registered questions of `lab-corrections` from its tables, and draws them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.figures.lab import (
+    agreement,
+    collapse,
+    corrections_pictures,
+    dips,
+    lag,
+    orders,
+    stability,
+    surface,
+    verdicts,
+)
+from experiments.figures.lab.outcomes import halves
+from experiments.figures.lab.surface import LAB_LAG, Surface, floor_of, read
+from experiments.toolkit import output, shell
+
+Rows = Sequence[dict[str, str]]
+
+#: The parts of a task's runs, as their tables are named.
+_PARTS = _LAGS, _PATTERNS, _BORDER = "lags", "patterns", "border"
+#: A run has learned if its best return is above the floor by this share of PPO's outcome without lag.
+_LEARNED = 0.1
+
+
+def report(folder: Path, size: lag.Preset) -> None:
+    """Writes the answers of every task whose tables a folder holds, and the pictures.
+
+    Raises:
+      UsageError: if the folder holds no table, or one that lacks runs.
+    """
+    parts = {task: {part: read(folder / f"{part}_{task}.csv") for part in _PARTS} for task in size.tasks}
+    parts = {task: {part: rows for part, rows in own.items() if rows} for task, own in parts.items()}
+    if not any(parts.values()):
+        raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")
+    try:
+        surfaces = {task: surface.surface_of(task, own[_LAGS], size) for task, own in parts.items() if own.get(_LAGS)}
+        borders = {
+            task: stability.borders(own[_BORDER], floor_of(task)) for task, own in parts.items() if own.get(_BORDER)
+        }
+    except ValueError as error:
+        raise shell.UsageError(f"--out {folder}: {error}") from error
+    for name, rows in _tables(parts, surfaces, borders, [*size.tasks]).items():
+        _write(folder / f"{name}.csv", rows)
+    for task, of in surfaces.items():
+        corrections_pictures.surface(task, of, folder / f"surface_{task}")
+    if borders:
+        corrections_pictures.border(read(folder / "stable.csv"), folder / "border")
+
+
+def _tables(
+    parts: Mapping[str, Mapping[str, Rows]],
+    surfaces: Mapping[str, Surface],
+    borders: Mapping[str, Mapping[str, stability.Border]],
+    tasks: Sequence[str],
+) -> dict[str, list[dict[str, Any]]]:
+    """Returns the rows of every table by its name."""
+    over = surfaces.items()
+    against = [row for task, of in over for row in verdicts.against_ppo(task, of)]
+    return {
+        "best": [row for task, of in over for row in verdicts.best(task, of)],
+        "shared": [row for task, of in over for row in verdicts.shared(task, of)],
+        "half": [row for task, of in over for row in halves(task, of.cells)],
+        "against_ppo": against,
+        "recommended": [*verdicts.recommended(against, tasks)],
+        "stable": [row for task, of in borders.items() for one in of.items() for row in stability.stable(task, *one)],
+        "q1": [row for task, of in borders.items() for one in of.items() for row in stability.answered(task, *one)],
+        "q2": [row for task, own in parts.items() if own for row in _collapses(task, own)],
+        "q3": [row for task, of in over for row in orders.answered(task, of)],
+        "q4": [row for task, own in parts.items() for row in _agreements(task, own)],
+        "q6": [row for task, of in over for row in dips.answered(task, of)],
+    }
+
+
+def _collapses(task: str, own: Mapping[str, Rows]) -> Iterator[dict[str, Any]]:
+    (ppo,) = (
+        float(row["score_without_lag"])
+        for row in read(LAB_LAG / "half.csv")
+        if (row["task"], row["method"], row["rate"]) == (task, "PPO", "best")
+    )
+    rows = [row for part in own.values() for row in part]
+    return collapse.answered(task, rows, floor_of(task), _LEARNED * ppo)
+
+
+def _agreements(task: str, own: Mapping[str, Rows]) -> Iterator[dict[str, Any]]:
+    rows = [row for part in (_LAGS, _PATTERNS) for row in own.get(part, [])]
+    return agreement.answered(task, rows, floor_of(task))
+
+
+def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Writes a table; without rows, removes the table of an earlier report."""
+    if several := [*rows]:
+        output.write_rows(path, several)
+    else:
+        path.unlink(missing_ok=True)

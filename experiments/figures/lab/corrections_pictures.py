@@ -1,0 +1,125 @@
+"""The pictures of `lab-corrections`: return against lag, a panel per method, and the border of stability."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from experiments.figures.lab.outcomes import at_best, interval, scores, shared_rate
+from experiments.figures.lab.surface import Surface
+from experiments.toolkit import plots
+from stellaris.types import NDArray
+
+_COLUMNS = 6
+_BEST: dict[str, Any] = {"color": "#0072B2", "linestyle": "-"}
+_SHARED: dict[str, Any] = {"color": "#D55E00", "linestyle": "--"}
+_REFERENCE: dict[str, Any] = {"color": "0.55", "linestyle": "-"}
+
+
+def surface(
+    task: str, of: Surface, path: Path, *, outcome: str = "return", age: str = "age of the data (batches)"
+) -> None:
+    """Draws outcome against lag at the best and the shared rate, a panel per method; the reference is grey."""
+    cells, score = of.cells, scores(of.cells)
+    best, shared = (
+        at_best(score) + cells.floor,
+        score[:, :, shared_rate(score, cells.methods, cells.reference)] + cells.floor,
+    )
+    names = [name for name in cells.methods if name != cells.reference]
+    columns = min(_COLUMNS, len(names))
+    rows = -(-len(names) // columns)
+    title = f"{task}: mean {outcome} of the last fifth of the updates, with 95 % intervals over seeds"
+    with plots.figure(path, title, columns=columns, rows=rows, height=2.1, suffixes=(".png", ".pdf")) as several:
+        for i, name in enumerate(names):
+            axes = several[i]
+            own, reference = ([*cells.methods].index(one) for one in (name, of.reference(name)))
+            axes.plot(
+                cells.lags,
+                best[reference].mean(axis=-1),
+                linewidth=2.5,
+                label=f"{cells.reference} at its best rate",
+                **_REFERENCE,
+            )
+            _curve(axes, cells.lags, shared[own], "the method at the shared rate", _SHARED)
+            _curve(axes, cells.lags, best[own], "the method at its best rate", _BEST)
+            axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
+            axes.set_title(name, fontsize=9)
+            _lags(axes, cells.lags)
+            if i >= len(names) - columns:
+                axes.set_xlabel(age)
+            if i % columns == 0:
+                axes.set_ylabel(outcome)
+        _same_heights(several[: len(names)])
+        for axes in several[len(names) :]:
+            axes.set_visible(False)
+        _legend(several[0])
+
+
+def _curve(axes: Axes, lags: Sequence[int], returns: NDArray, label: str, style: dict[str, Any]) -> None:
+    low, high = interval(returns)
+    axes.plot(lags, returns.mean(axis=-1), label=label, linewidth=1.5, **style)
+    axes.fill_between(lags, low, high, color=style["color"], alpha=0.2, linewidth=0)
+
+
+def _lags(axes: Axes, lags: Sequence[int]) -> None:
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    # Every third tick, because the panels are narrow.
+    axes.set_xticks(lags[::3] if len(lags) > 6 else lags)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_xlim(0, lags[-1])
+
+
+def _legend(axes: Axes) -> None:
+    """Draws the legend below the panels: the title of several rows of panels is above them."""
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+
+
+def _same_heights(several: Sequence[Axes]) -> None:
+    low, high = (end([axes.get_ylim()[i] for axes in several]) for i, end in ((0, min), (1, max)))
+    for axes in several:
+        axes.set_ylim(low, high)
+
+
+def border(rows: Sequence[dict[str, str]], path: Path) -> None:
+    """Draws the largest stable rate against the lag, a line per length, a row per task and a column per method.
+
+    Args:
+      rows: the rows of `stability.stable`; a cell without a stable rate has no point.
+      path: the path of the pictures, without suffix.
+    """
+    tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
+    lengths = sorted({int(row["updates"]) for row in rows})
+    rates = sorted({float(row["largest_stable_rate"]) for row in rows if row["largest_stable_rate"]})
+    title = "largest stable learning rate, with 95 % intervals over seeds"
+    with plots.figure(path, title, columns=len(methods), rows=len(tasks), suffixes=(".png", ".pdf")) as several:
+        panels = iter(several)
+        for task in tasks:
+            for method in methods:
+                axes = next(panels)
+                own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
+                for i, length in enumerate(lengths):
+                    shift = 2 ** (0.15 * (i - (len(lengths) - 1) / 2))
+                    _stable(axes, [row for row in own if int(row["updates"]) == length], shift, plots.LINES[i])
+                axes.set_title(f"{task}, {method}", fontsize=9)
+                axes.set_xscale("log", base=2)
+                axes.set_yscale("log")
+                axes.set_yticks(rates, [f"{rate:g}" for rate in rates])
+                axes.set_xticks(sorted({int(row["lag"]) for row in own}))
+                axes.xaxis.set_major_formatter("{x:g}")
+                axes.minorticks_off()
+                axes.set(xlabel="lag S (batches)", ylabel="learning rate η")
+        _same_heights(several)
+        _legend(several[0])
+
+
+def _stable(axes: Axes, rows: Sequence[dict[str, str]], shift: float, style: dict[str, Any]) -> None:
+    """Draws the line of one length, moved aside by a factor so that intervals do not cover each other."""
+    there = [row for row in rows if row["largest_stable_rate"]]
+    rates = [float(row["largest_stable_rate"]) for row in there]
+    low = [rate - float(row["low"] or rate) for rate, row in zip(rates, there, strict=True)]
+    high = [float(row["high"]) - rate for rate, row in zip(rates, there, strict=True)]
+    place = [int(row["lag"]) * shift for row in there]
+    label = f"{int(rows[0]['updates']):,} updates"
+    axes.errorbar(place, rates, [low, high], marker="o", markersize=3, capsize=2, linewidth=1.2, label=label, **style)

@@ -1,0 +1,86 @@
+"""The outcomes of all methods on a task, by lag and learning rate: those of `lab-lag` and the new ones."""
+
+import csv
+import json
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from experiments.figures.lab import lag
+from experiments.figures.lab.outcomes import Cells
+
+#: The committed tables of `lab-lag`: the floors of its tasks, and the runs of its seven methods.
+LAB_LAG = Path(__file__).parents[2] / "results" / "lab-lag"
+#: The name of the PPO that ran with the new methods, on their device.
+AGAIN = "PPO, rerun"
+
+
+class Surface(NamedTuple):
+    """The outcomes of all methods on a task."""
+
+    cells: Cells
+    new: AbstractSet[str]  #: the methods that are not of `lab-lag`, with the PPO that ran with them.
+
+    def reference(self, method: str) -> str:
+        """Returns the PPO that a method is compared with: its own device's; the PPO of `lab-lag` for the other one."""
+        return AGAIN if method in self.new - {AGAIN} and AGAIN in self.new else self.cells.reference
+
+
+def floor_of(task: str) -> float:
+    """Returns the mean return of an untrained policy, which `lab-lag` has measured.
+
+    Example:
+      >>> floor_of("Acrobot-v1")
+      -499.0503125
+    """
+    return float(json.loads((LAB_LAG / "settings.json").read_text())[task]["floor"])
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Reads the rows of a table; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return [*csv.DictReader(file)]
+
+
+def cells_of(rows: Sequence[dict[str, str]], floor: float) -> Cells:
+    """Returns the outcomes of rows that have every lag, rate and seed of every method.
+
+    Raises:
+      ValueError: if rows are missing, or stand there twice.
+    """
+    axes: list[list[Any]] = [list(dict.fromkeys(row["method"] for row in rows))]
+    axes += [sorted({kind(row[name]) for row in rows}) for name, kind in _AXES]
+    place = [{value: i for i, value in enumerate(axis)} for axis in axes]
+    shape = tuple(map(len, axes))
+    final, mean = np.full(shape, np.nan), np.full(shape, np.nan)
+    for row in rows:
+        keys = (row["method"], *(kind(row[name]) for name, kind in _AXES))
+        at = tuple(of[key] for of, key in zip(place, keys, strict=True))
+        final[at], mean[at] = float(row["final_return"]), float(row["mean_return"])
+    if len(rows) != final.size or np.isnan(final).any():
+        raise ValueError(f"{len(rows)} rows of {axes[0]} at {shape[1:]} lags, rates and seeds: run the part again")
+    return Cells(axes[0], axes[1], axes[2], final, mean, floor)
+
+
+_AXES: Sequence[tuple[str, Any]] = (("lag", int), ("learning_rate", float), ("seed", int))
+
+
+def surface_of(task: str, rows: Sequence[dict[str, str]], size: lag.Preset) -> Surface:
+    """Returns the outcomes of the new methods, from the rows of the part `lags`, and of those of `lab-lag`.
+
+    Those of `lab-lag` are left out if it has other settings, as for the preset `smoke`.
+    """
+    new = cells_of(rows, floor_of(task))
+    if size != lag.PRESETS["small"]:
+        return Surface(new, frozenset())
+    old = lag.read(LAB_LAG, size, task, new.floor)
+    if (tuple(old.lags), tuple(old.rates)) != (tuple(new.lags), tuple(new.rates)):
+        raise ValueError(f"{task}: lags {new.lags} and rates {new.rates} are not those of lab-lag: run the part again")
+    names = [AGAIN if name == "PPO" else name for name in new.methods]
+    final, mean = (np.concatenate(pair) for pair in ((old.final, new.final), (old.mean, new.mean)))
+    return Surface(Cells([*old.methods, *names], old.lags, old.rates, final, mean, new.floor), frozenset(names))
