@@ -321,3 +321,33 @@ def test_quickstart():
         f"Stellaris has a median return of {returns('stellaris')} and synchronous training {returns('synchronous')}; "
         f"billed by use, they cost {costs} USD",
     )
+
+
+def test_corrections_on_the_language_task():
+    """The advice of "Which correction?", from the outcomes at the best rates."""
+    own = RESULTS / "lab-language"
+    beats, below = (
+        {
+            method: [
+                int(row["lag"])
+                for row in rows(own / "against.csv")
+                if (row["method"], row["verdict"]) == (method, verdict)
+            ]
+            for method in ("no correction", "M2PO", "TOPR", "IcePop", "TIS, tokens", "AReaL", "CISPO", "VESPO")
+        }
+        for verdict in ("beats", "below")
+    )
+    assert not [row for row in rows(own / "against.csv") if row["verdict"] == "beats" and int(row["lag"]) <= 4]
+    assert [method for method in beats if not below[method]] == ["M2PO", "TOPR", "IcePop", "VESPO"]
+    assert all({8, 16, 32} <= {*beats[method]} for method in ("M2PO", "TOPR"))
+    assert all({16, 32, 64, 256} == {*beats[method]} for method in ("AReaL", "TIS, tokens", "IcePop", "CISPO"))
+    assert min(below["no correction"]) == 1
+    outcome = {(row["method"], int(row["lag"])): float(row["outcome"]) for row in rows(own / "best.csv")}
+    gains = [outcome[method, lag] - outcome["GRPO", lag] for method in ("M2PO", "TOPR") for lag in (8, 16, 32)]
+    half = {row["method"]: row["half"] for row in rows(own / "half.csv") if row["rate"] == "best"}
+    assert half["AReaL"] == half["TIS, tokens"] == "> 256"
+    assert not missing(
+        "docs/corrections.md",
+        f"above GRPO by {min(gains):.2f} to {max(gains):.2f} in the share of exact answers",
+        f"they lose half at {half['IcePop']} updates or later, GRPO at {float(half['GRPO']):.0f}",
+    )

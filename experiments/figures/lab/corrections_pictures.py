@@ -11,7 +11,7 @@ from experiments.figures.lab.surface import Surface
 from experiments.toolkit import plots
 from stellaris.types import NDArray
 
-_COLUMNS = 6
+_COLUMNS = 4
 _BEST: dict[str, Any] = {"color": "#0072B2", "linestyle": "-"}
 _SHARED: dict[str, Any] = {"color": "#D55E00", "linestyle": "--"}
 _REFERENCE: dict[str, Any] = {"color": "0.55", "linestyle": "-"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, equal_time, learning, map, minionsrl, powers, stellaris
+from experiments.report.tables import counts, equal_time, language, learning, map, minionsrl, powers, stellaris
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
@@ -34,4 +34,5 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
+    **language.TABLES,
 }

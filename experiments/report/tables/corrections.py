@@ -16,31 +16,32 @@ _STUDY = "lab-corrections"
 def half_lost() -> Table:
     """Returns the lag at which each method has lost half of its outcome at its best rate, by task."""
     own = [row for row in rows(f"{_STUDY}/half.csv") if row["rate"] == "best"]
-    tasks = _values(own, "task")
+    tasks = values(own, "task")
     cells = {(row["method"], row["task"]): f"{row['half']} ({row['interval']})" for row in own}
-    return Table(("method", *tasks), [(one, *(cells[one, task] for task in tasks)) for one in _values(own, "method")])
+    return Table(("method", *tasks), [(one, *(cells[one, task] for task in tasks)) for one in values(own, "method")])
 
 
 def against_ppo() -> Table:
     """Returns the lags at which each method's interval lies above or below PPO's, by task."""
     own = [row for row in rows(f"{_STUDY}/against_ppo.csv") if row["method"] != AGAIN]
-    tasks = _values(own, "task")
+    tasks = values(own, "task")
     lines = [
         (
             method,
             *(
-                _apart([row for row in own if (row["method"], row["task"]) == (method, task)], verdict)
+                apart([row for row in own if (row["method"], row["task"]) == (method, task)], verdict)
                 for task in tasks
                 for verdict in (BEATS, BELOW)
             ),
         )
-        for method in _values(own, "method")
+        for method in values(own, "method")
     ]
     headings = [f"{task}, {where}" for task in tasks for where in ("above PPO at lags", "below")]
     return Table(("method", *headings), lines, left=headings)
 
 
-def _apart(of: Sequence[Row], verdict: str) -> str:
+def apart(of: Sequence[Row], verdict: str) -> str:
+    """Returns the lags of the rows with a verdict."""
     return ", ".join(row["lag"] for row in of if row["verdict"] == verdict)
 
 
@@ -52,8 +53,8 @@ def two_ppos() -> Table:
         (
             row["task"],
             row["lag"],
-            _interval(row, "ppo_outcome", "ppo_low", "ppo_high"),
-            _interval(row, "outcome", "low", "high"),
+            interval(row, "ppo_outcome", "ppo_low", "ppo_high"),
+            interval(row, "outcome", "low", "high"),
             words.get(row["verdict"], "overlap"),
         )
         for row in own
@@ -81,10 +82,10 @@ def slopes() -> Table:
     own = rows(f"{_STUDY}/q1.csv")
     places = list(dict.fromkeys((row["against"], row["at"]) for row in own))
     lines = []
-    for task in _values(own, "task"):
-        for method in _values(own, "method"):
+    for task in values(own, "task"):
+        for method in values(own, "method"):
             of = {(row["against"], row["at"]): row for row in own if (row["task"], row["method"]) == (task, method)}
-            cells = [_interval(of[place], "slope", "low", "high") for place in places]
+            cells = [interval(of[place], "slope", "low", "high") for place in places]
             lines.append((f"{task}, {method}", *cells, of[places[0]]["verdict"]))
     headings = [f"against {against}, {at}" for against, at in places]
     return Table(("slope", *headings, "answer"), lines, left=("answer",))
@@ -97,12 +98,12 @@ def collapses() -> Table:
         (
             f"{row['task']}, {row['sign']}",
             f"{int(row['collapsed']):,}",
-            _interval(row, "share", "share_low", "share_high"),
-            _interval(row, "updates_median", "updates_low_quartile", "updates_high_quartile")
+            interval(row, "share", "share_low", "share_high"),
+            interval(row, "updates_median", "updates_low_quartile", "updates_high_quartile")
             if row["sign"] == FALL
             else "",
             f"{int(row['others']):,}",
-            _interval(row, "others_share", "others_share_low", "others_share_high"),
+            interval(row, "others_share", "others_share_low", "others_share_high"),
             row["verdict"],
         )
         for row in own
@@ -114,11 +115,11 @@ def collapses() -> Table:
 def orders() -> Table:
     """Returns Kendall's τ of the orders at the best and the shared rates, and the reversed pairs: question 3."""
     own = rows(f"{_STUDY}/q3.csv")
-    tasks = _values(own, "task")
+    tasks = values(own, "task")
     cells = {
-        (row["lag"], row["task"]): f"{_interval(row, 'tau', 'low', 'high')}; {row['reversed']} reversed" for row in own
+        (row["lag"], row["task"]): f"{interval(row, 'tau', 'low', 'high')}; {row['reversed']} reversed" for row in own
     }
-    lags = sorted(_values(own, "lag"), key=int)
+    lags = sorted(values(own, "lag"), key=int)
     return Table(("lag", *tasks), [(lag, *(cells.get((lag, task), "") for task in tasks)) for lag in lags])
 
 
@@ -129,7 +130,7 @@ def patterns() -> Table:
             row["task"],
             row["method"],
             row["mean_lag"],
-            *(_interval(row, kind, f"{kind}_low", f"{kind}_high") for kind in ("sawtooth", "maximum")),
+            *(interval(row, kind, f"{kind}_low", f"{kind}_high") for kind in ("sawtooth", "maximum")),
             row["verdict"],
         )
         for row in rows(f"{_STUDY}/q4.csv")
@@ -146,7 +147,7 @@ def dips() -> Table:
             row["seeds"],
             _number(row["share"]),
             _number(row["expected"]),
-            _interval(row, "difference", "low", "high"),
+            interval(row, "difference", "low", "high"),
             row["verdict"],
         )
         for row in rows(f"{_STUDY}/q6.csv")
@@ -169,11 +170,13 @@ TABLES: Mapping[str, Callable[[], Table]] = {
 }
 
 
-def _values(of: Sequence[Row], column: str) -> Sequence[str]:
+def values(of: Sequence[Row], column: str) -> Sequence[str]:
+    """Returns the different values of a column, in order."""
     return list(dict.fromkeys(row[column] for row in of))
 
 
-def _interval(row: Row, middle: str, low: str, high: str) -> str:
+def interval(row: Row, middle: str, low: str, high: str) -> str:
+    """Returns a number with its interval; "none" if there is none."""
     return f"{_number(row[middle])} ({_number(row[low])} to {_number(row[high])})" if row[middle] else "none"
 
 

@@ -72,6 +72,12 @@ def ran() -> Table:
     seeds = {row["seed"] for row in rows("gear/played.csv")}
     lines.append(("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](#learning-from-trajectories)"))
     lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
+    where = "[corrections on a language task](#corrections-on-a-language-task)"
+    lines.append(("`lab-language`", f"{len(rows('lab-language/lags.csv')):,}", where))
+    learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
+    dry = len(rows("stellaris-map/speed.csv"))
+    where = "[where asynchronous learners win](#where-asynchronous-learners-win)"
+    lines.append(("`stellaris-map`", f"{learned:,}, and {dry:,} dry runs", where))
     return Table(("study", "runs", "subject"), lines, left=("subject",))
 
 
