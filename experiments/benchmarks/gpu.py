@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.benchmarks.measuring import Comparison
+from experiments.benchmarks.sides.gpu_gradients import NETWORKS
 from experiments.benchmarks.sides.replaying import LOADS
 from experiments.toolkit import shell
 
@@ -70,8 +71,9 @@ def _lab(say: Callable[[str], None]) -> Iterator[Comparison]:
 
 
 def _gradients(say: Callable[[str], None]) -> Iterator[Comparison]:
-    say("gradients ...")
-    for network, by_minibatch in _side("gpu_gradients").items():
+    for network in NETWORKS:
+        say(f"gradients: {network} ...")
+        by_minibatch = _side("gpu_gradients", network)
         alone = by_minibatch["512"][0]
         for samples, several in by_minibatch.items():
             for sharers, seconds in enumerate(several, start=1):

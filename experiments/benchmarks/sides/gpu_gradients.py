@@ -1,13 +1,15 @@
 """Times the gradient of a learner function on an accelerator, by network, minibatch and number of sharers.
 
-The main process starts `SHARERS` processes, each a learner function's container with its own runtime on the same
-device. All compile first. Then one, two, ... of them compute gradients at the same time, while the others wait.
+The argument is a network. The main process starts `SHARERS` processes, each a learner function's container with its own
+runtime on the same device. The first compiles, and the others read its programs from a cache. Then one, two, ... of
+them compute gradients at the same time, while the others wait.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -71,16 +73,14 @@ def gradients(network: str) -> dict[int, Callable[[], Any]]:
     return {samples: of(samples) for samples in MINIBATCHES}
 
 
-def sharer() -> None:
-    """Answers each line of the input, a network and a minibatch, with the seconds per gradient."""
-    calls = {network: gradients(network) for network in NETWORKS}
-    for network in NETWORKS:
-        for call in calls[network].values():
-            call()
+def sharer(network: str) -> None:
+    """Answers each line of the input, a minibatch, with the seconds per gradient."""
+    calls = gradients(network)
+    for call in calls.values():
+        call()
     print("ready", flush=True)
     for line in sys.stdin:
-        network, samples = line.split()
-        call = calls[network][int(samples)]
+        call = calls[int(line)]
         call()
         done, began = 0, time.perf_counter()
         while time.perf_counter() - began < SECONDS:
@@ -89,33 +89,35 @@ def sharer() -> None:
         print((time.perf_counter() - began) / done, flush=True)
 
 
-def main() -> None:
-    """Prints `{network: {minibatch: [seconds per gradient with 1, 2, ... sharers]}}`."""
-    environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    sharers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "experiments.benchmarks.sides.gpu_gradients", "sharer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for _ in range(SHARERS)
-    ]
-    try:
-        for one in sharers:
-            _line(one)
-        found: dict[str, dict[int, list[float]]] = {}
-        for network in NETWORKS:
+def main(network: str) -> None:
+    """Prints `{minibatch: [seconds per gradient with 1, 2, ... sharers]}`."""
+    sharers: list[Any] = []
+    found: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {
+            **os.environ,
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        try:
+            sharers.append(_started(network, environment))
+            _line(sharers[0])
+            sharers += [_started(network, environment) for _ in range(SHARERS - 1)]
+            for one in sharers[1:]:
+                _line(one)
             for samples in MINIBATCHES:
-                for count in range(1, SHARERS + 1):
-                    # The slowest counts: a group waits for its last gradient.
-                    seconds = max(_asked(sharers[:count], f"{network} {samples}\n"))
-                    found.setdefault(network, {}).setdefault(samples, []).append(seconds)
-    finally:
-        for one in sharers:
-            one.kill()
+                # The slowest sharer counts: a group waits for its last gradient.
+                found[samples] = [max(_asked(sharers[:count], f"{samples}\n")) for count in range(1, SHARERS + 1)]
+        finally:
+            for one in sharers:
+                one.kill()
     print(json.dumps(found))
+
+
+def _started(network: str, environment: dict[str, str]) -> Any:
+    command = [sys.executable, "-m", "experiments.benchmarks.sides.gpu_gradients", network, "sharer"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _asked(sharers: list[Any], question: str) -> list[float]:
@@ -142,4 +144,4 @@ def _line(process: Any) -> str:
 
 
 if __name__ == "__main__":
-    sharer() if sys.argv[1:] == ["sharer"] else main()
+    (sharer if sys.argv[2:] == ["sharer"] else main)(sys.argv[1])
