@@ -203,10 +203,14 @@ def _dataset(
         for name, column in outcomes[run.place].items():
             kind = np.float32 if column.dtype.kind == "f" else column.dtype
             blank = np.nan if column.dtype.kind == "f" else 0
-            variables.setdefault(name, np.full(shape, blank, kind))[run.place][: len(column)] = column
+            if name not in variables:  # `setdefault` would fill an array of all runs for every run
+                variables[name] = np.full(shape, blank, kind)
+            variables[name][run.place][: len(column)] = column
         seconds[run.place][: run.schedule.updates] = run.schedule.seconds[1:]
         for sheet, cost in run.schedule.costs.items():
-            costs.setdefault(f"cost_{sheet}", np.full(shape, np.nan))[run.place][: run.schedule.updates] = cost[1:]
+            if f"cost_{sheet}" not in costs:
+                costs[f"cost_{sheet}"] = np.full(shape, np.nan)
+            costs[f"cost_{sheet}"][run.place][: run.schedule.updates] = cost[1:]
     names = (*dimensions, "update")
     coordinates: dict[str, Any] = {name: list(values) for name, values in dimensions.items()}
     coordinates["update"] = np.arange(1, updates + 1)
