@@ -15,7 +15,7 @@ cluster-demo: .venv/installed  ## CartPole learned twice on a Ray cluster of two
 	$(BIN)/python -m experiments cluster
 
 # Most of the tests' time is compiling: what one worker, or an earlier run, has compiled is not compiled again.
-test test-all test-browser test-oldest: export JAX_COMPILATION_CACHE_DIR = $(CURDIR)/.pytest_cache/jax
+test test-all test-browser test-oldest: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.pytest_cache/jax
 test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
 test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
