@@ -22,6 +22,10 @@ class Mark(NamedTuple):
     learners: int
     variation: float
 
+    def nearest(self, variations: Sequence[float]) -> float:
+        """Returns the variation whose panel has the mark."""
+        return min(variations, key=lambda one: abs(one - self.variation))
+
 
 def draw(
     rows: Sequence[Mapping[str, Any]], column: str, path: Path, title: str, marks: Sequence[Mark], label: str
@@ -39,8 +43,9 @@ def draw(
                 own = [row for row in rows if (row["system"], row["variation"]) == (system, variation)]
                 filled = _contours(axes, own, column)
                 for mark in marks:
-                    if abs(mark.variation - variation) < 0.05:
-                        axes.text(mark.kappa, mark.learners, mark.letter, weight="bold", ha="center", va="center")
+                    if variation == mark.nearest(variations):
+                        above = "bottom" if mark.learners == 1 else "center"  # one learner is the axis itself
+                        axes.text(mark.kappa, mark.learners, mark.letter, weight="bold", ha="center", va=above)
                 if i == 0:
                     axes.set_title(f"variation {variation:g}", fontsize=9)
                 if i == len(systems) - 1:
