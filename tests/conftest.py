@@ -42,14 +42,6 @@ def compiled_in_haste() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-@pytest.fixture(autouse=True)
-def _slow_ones_in_haste(request: pytest.FixtureRequest) -> None:
-    """Applies `compiled_in_haste` to the slow tests of the lab and of its studies: compiling is most of their time."""
-    folders = ("tests/lab/", "tests/experiments/figures/lab/", "tests/experiments/figures/minionsrl/")
-    if request.node.get_closest_marker("slow") and request.node.nodeid.startswith(folders):
-        request.getfixturevalue("compiled_in_haste")
-
-
 @pytest.fixture(scope="session")
 def dask_on_this_machine() -> Iterator[str]:
     """The address of a Dask cluster of two workers, started once for all tests that need it."""
