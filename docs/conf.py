@@ -52,12 +52,13 @@ napoleon_custom_sections = [("Source", "returns_style")]
 nitpick_ignore_regex = [
     (
         "py:class",
-        r"(_queue|collections|concurrent|jax|jaxlib|jaxtyping|numpy|optax|os|pd|types|xr)\..*|ndarray|dict\[int",
+        r"(_queue|collections|concurrent|jax|jaxlib|jaxtyping|numpy|optax|os|pathlib|pd|types|xr)\..*|ndarray|dict\[int",
     ),
     ("py:class", r"stellaris\..*\.[A-Z]"),
     ("py:class", r"stellaris\.runtime\.engine\.(clock\.Clock|course\.Course|placement\.Place|recorded\.RecordedCall)"),
     ("py:class", r"stellaris\.systems\.(checkpointing|deliveries|environments|rounds|session)\.[A-Za-z]+"),
     ("py:class", r"stellaris\.(aggregation\.gradient_queue\.Layout|lab\.rounds\.program\.Row)"),
+    ("py:class", r"stellaris\.lab\.language\.(environment\.Writing|transformer\.Cache)"),
 ]
 toc_object_entries_show_parents = "hide"
 python_maximum_signature_line_length = 88
