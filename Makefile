@@ -21,7 +21,7 @@ test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SI
 test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
-test-all: .venv/installed lint  ## the same with every test and doctest, which is what CI runs (20 minutes)
+test-all: .venv/installed lint  ## the same with every test and doctest, which is what CI runs (45 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # It needs Debian's Chromium: apt-get install chromium chromium-driver fonts-dejavu-core
