@@ -17,7 +17,7 @@ from experiments.benchmarks.sides.gpu_gradients import NETWORKS
 from experiments.benchmarks.sides.replaying import LOADS
 from experiments.toolkit import shell
 
-DESCRIPTION = "on a GPU: gradients by minibatch and sharers, replay against copies, runs of the lab (3 minutes)"
+DESCRIPTION = "on a GPU: gradients by minibatch and sharers, replay against copies, runs of the lab (minutes)"
 
 #: Runs of the lab at a time; the first is the reference.
 _RUNS = (16, 256, 1024, 4096)
