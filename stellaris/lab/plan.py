@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     gradient_row: Array
     gradient_version: Array
     gradient_learner: Array
-    gradient_held: Array  #: `[G, h]`.
+    gradient_held: Array  #: `[G, h]`: the versions that cap its ratios.
     merges_until: Array
     merge_place: Array  #: `[M]`: the place of a batch whose observations are added to the normalisation.
     learns: Array  #: `[U]`: the place of the batch that is learned from as a whole, or `NONE`.
@@ -92,7 +92,7 @@ def plan_of(schedule: Schedule, *, width: int | None = None) -> tuple[Sizes, Pla
         gradient_row=schedule.gradient_row,
         gradient_version=schedule.gradient_version,
         gradient_learner=schedule.gradient_learner,
-        gradient_held=schedule.gradient_held,
+        gradient_held=_distinct(schedule),
         merges_until=_until(schedule.batch_merged[merged], updates),
         merge_place=batch_place[merged],
         learns=np.where(schedule.update_batch == NONE, NONE, batch_place[schedule.update_batch]).astype(np.int32),
@@ -103,6 +103,17 @@ def plan_of(schedule: Schedule, *, width: int | None = None) -> tuple[Sizes, Pla
 
 #: The columns whose rows are padded. The program never reads the padding, because `*_until` ends before it.
 _TABLES = frozenset(name for name in Plan._fields if name.startswith(("wave_", "batch_", "gradient_", "merge_")))
+
+
+def _distinct(schedule: Schedule) -> NDArray:
+    """Leaves out the last columns of the held versions, if they repeat the learner's own version in every row.
+
+    Many learners hold few distinct versions, and each column costs a pass through the network per gradient. One column
+    stays, because without other policies there is no cap.
+    """
+    held = schedule.gradient_held
+    others = (held != schedule.gradient_version[:, None]).sum(axis=1).max(initial=1)
+    return held[:, : _rounded(int(others))]
 
 
 def _rounded(n: int) -> int:

@@ -99,7 +99,8 @@ def runs_of(
             if key not in made:
                 own = _schedule(schedule, arguments)
                 sizes, plan = plan_of(own)
-                structure = digest([np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE])
+                columns = [np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE]
+                structure = digest([*columns, np.shape(plan.gradient_held)])
                 made[key] = own, sizes, structure
             own, sizes, structure = made[key]
             fixed, numeric = _settings(chosen, one, aggregator, values_of)

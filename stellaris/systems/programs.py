@@ -100,9 +100,8 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
     """Returns the learner function, `(Versioned, held, GradientTask) -> Learned`: one gradient on one minibatch."""
 
     def body(context: Context, version: Versioned, held: Sequence[Versioned], work: GradientTask) -> Learned:
-        # With an infinite rho the cap never binds, so the other learners' policies are not needed. The first policy in
-        # `held` is this learner's own.
-        peers = () if math.isinf(rho) else tuple(peer.value for peer in held[1:])
+        # With an infinite rho the cap never binds, so the other learners' policies are not needed.
+        peers = () if math.isinf(rho) else _peers(held)
         number = np.int32(version.version)
         grads, device_metrics = _gradient(
             version.value, number, peers, work.data.batch, work.indices, algorithm=algorithm, policy=policy, rho=rho
@@ -111,6 +110,21 @@ def learner(algorithm: Algorithm, policy: Policy, rho: float) -> Function:
 
     # A gradient has the size of the parameters; the metrics are not counted.
     return Function(body, upload=lambda version, held, work: size(version.value.params))
+
+
+def _peers(held: Sequence[Versioned]) -> tuple[PolicyVersion, ...]:
+    """Returns the other learners' policies, each once; the own policy, which is the first, fills one of few lengths.
+
+    Many learners hold few distinct versions. A pass through the network for each learner would take most of the time of
+    a gradient of 64 learners, and a program for each number of versions would take long to compile.
+    """
+    own = held[:1]
+    others = [peer for peer in held[1:] if peer.version != own[0].version]
+    length = 4
+    while length < len(others):
+        length *= 2
+    filled = [*others, *own * length][: min(length, len(held) - 1)]
+    return tuple(peer.value for peer in filled)
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy", "rho"))

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stellaris import PPO, staleness_aware
 from stellaris.lab import dry_run, sweep, throughput, throughputs
+from stellaris.lab.plan import plan_of
 from stellaris.runtime import Faults, FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Measured
+from stellaris.runtime.delays import Constant, LogNormal, Measured
 from stellaris.scheduling import Maximum
 from stellaris.systems import Budget, CentralInference, Stellaris, Synchronous, train
 from tests.lab.equality import configure
@@ -96,3 +98,19 @@ def test_many_deployments_are_measured_in_processes():
     assert measured[1].updates > measured[0].updates > measured[2].updates
     with pytest.raises(ValueError, match="processes=0"):
         throughputs(at, cases, processes=0)
+
+
+def test_a_plan_holds_each_version_once():
+    """Of eight learners, a gradient is capped by the few versions that others hold, and at least by its own."""
+    system = Stellaris(PPO(epochs=2, minibatch_size=8), learners=8, aggregator=staleness_aware(8, decay=1.0))
+    functions = dict.fromkeys(system.functions, FunctionSpec(LogNormal(0.1, 0.5)))
+    schedule = dry_run(system, OWN.workload, platform=SimulatedPlatform(functions), budget=Budget(steps=384))
+    held = np.asarray(plan_of(schedule)[1].gradient_held)[: len(schedule.gradient_held)]
+
+    def distinct(rows):
+        return [{*row.tolist()} - {own} for row, own in zip(rows, schedule.gradient_version, strict=True)]
+
+    others = distinct(schedule.gradient_held)
+    most = max(map(len, others))
+    assert 1 <= most <= held.shape[1] < 2 * most < schedule.gradient_held.shape[1] == 7
+    assert distinct(held) == others

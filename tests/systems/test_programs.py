@@ -1,20 +1,28 @@
 """The systems' functions: what they carry to and fro, by its real size."""
 
 import math
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from stellaris import PPO, staleness_aware
 from stellaris.acting import envs
-from stellaris.acting.policies import ActorCritic
+from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
 from stellaris.acting.rollout import fragment_bytes
+from stellaris.acting.vector import EnvSpec
+from stellaris.algorithms.batch import Batch
 from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.references import size
-from stellaris.systems import Budget, Stellaris, Synchronous, Workload, train
+from stellaris.systems import Budget, Stellaris, Synchronous, Workload, programs, train
+from stellaris.systems.batches import LearnerBatch
+from stellaris.types import Versioned
 
 ALGORITHM = PPO(epochs=2, minibatch_size=24)
 WORKLOAD = Workload("CartPole-v1", policy=ActorCritic(hidden=(8,)), actors=3, fragment=16)
@@ -80,3 +88,50 @@ def test_containers_that_were_made_ahead_have_environments():
     used = result.trace.invocations()
     slots = {number: slot for _, event, _, _, number, slot in result.trace.rows() if event == "container_created"}
     assert max(slots[number] for number in used.container.tolist() if number in slots) >= 6
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A network of one layer that counts how often it is traced."""
+
+    passes = 0
+
+    def init(self, key, observation):
+        return jax.random.normal(key, (observation.shape[-1], 3))
+
+    def apply(self, params, observation):
+        Linear.passes += 1
+        both = observation @ params
+        return both[..., :2], both[..., 2]
+
+
+def test_a_learner_evaluates_each_version_once():
+    """Sixty-four learners hold three versions: a few passes through the network give the cap of all."""
+    policy = Policy(EnvSpec("", np.zeros(4), actions=2, discrete=True), Linear(), normalise=False)
+    own, *others = [
+        Versioned(7 - i, PolicyVersion(policy.init(jax.random.key(i)), policy.statistics().normaliser()))
+        for i in range(3)
+    ]
+    random = np.random.default_rng(0)
+    observation, (value, advantage, target) = random.normal(size=(96, 4)), random.normal(size=(3, 96))
+    log_prob = np.log(random.uniform(0.1, 0.9, 96))
+    data = Batch(observation, np.arange(96) % 2, log_prob, value, advantage, target, np.full(96, 4), np.full(96, True))
+    batch = LearnerBatch(
+        number=1,
+        batch=jax.tree.map(jnp.asarray, data),
+        indices=np.arange(96)[None],
+        statistics=policy.statistics(),
+        unseen=np.ones(96, np.int32),
+        left=1,
+        rows=None,
+        sample=observation,
+    )
+    learn, context = programs.learner(ALGORITHM, policy, rho=1.0).body, SimpleNamespace(number=1)
+    (few, few_passes), (many, many_passes) = [
+        (learn(context, own, [own, *others, *[own] * repeats], batch.minibatches[0]), Linear.passes)
+        for repeats in (0, 61)
+    ]
+    assert many_passes - few_passes <= 1 + 4
+    np.testing.assert_allclose(many.gradient, few.gradient, rtol=1e-5)
+    alone = learn(context, own, [own] * 64, batch.minibatches[0])
+    assert np.abs(alone.gradient - few.gradient).max() > 1e-3
