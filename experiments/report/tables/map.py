@@ -1,6 +1,8 @@
 """The tables of the map of where asynchronous learners win."""
 
 import itertools
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
 from experiments.figures.map.outcomes import MACHINES, TIME, USE, Speeds, rate
@@ -64,7 +66,11 @@ def efficiencies() -> Table:
 
 
 def answers() -> Table:
-    """Returns the largest advantage of Stellaris over the best of the others, over numbers of learners."""
+    """Returns the largest advantage of Stellaris over the best of the others, over numbers of learners.
+
+    Where the curve of a neighbouring deployment stayed below the target, η and the advantage are upper bounds. They are
+    given as well if they exceed every measured advantage.
+    """
     lines = []
     of = {task: rows(f"stellaris-map/map_{task}.csv") for task in _TASKS}
     for (label, what, growth), variation, (system, way) in itertools.product(_COMPARED, (0.1, 1.0), _WAYS.items()):
@@ -77,8 +83,39 @@ def answers() -> Table:
                 if (row["what"], row["system"]) == (what, system)
                 and (float(row["growth"]), float(row["variation"]), float(row["kappa"])) == place
             ]
-            ratio, learners = max(found)
-            cells.append(f"{ratio:.2f} ({learners})")
+            missed = _missed(task, system, variation)
+            sure = max(one for one in found if not bounded(kappa, one[1], missed))
+            cells.append(f"{sure[0]:.2f} ({sure[1]})" + (f", ≤ {max(found)[0]:.2f}" if max(found) > sure else ""))
         lines.append((label, f"{variation:g}", way, *cells))
     kappas = [f"{task}, κ = {kappa:g}" for task, kappa in itertools.product(("CartPole", "Acrobot"), _KAPPAS)]
     return Table(("equal", "variation", "actors", *kappas), lines, left=("actors",))
+
+
+def _missed(task: str, system: str, variation: float) -> AbstractSet[tuple[float, int]]:
+    """Returns κ and the number of learners of the deployments whose curves stayed below the target."""
+    return {
+        (float(row["kappa"]), int(row["learners"]))
+        for row in rows(f"stellaris-map/eta_{task}.csv")
+        if row["system"] == system and float(row["variation"]) == variation and row["missed"] == "True"
+    }
+
+
+#: κ and the numbers of learners for which η was measured; between them it is interpolated.
+_MEASURED_KAPPAS, _MEASURED_LEARNERS = (1.0, 8.0), (1, 4, 16, 64)
+
+
+def bounded(kappa: float, learners: int, missed: AbstractSet[tuple[float, int]]) -> bool:
+    """Whether η of a deployment is interpolated from one whose curve stayed below the target, so is an upper bound.
+
+    Example:
+      >>> bounded(16.0, 4, {(8.0, 16)}), bounded(16.0, 8, {(8.0, 16)}), bounded(0.25, 8, {(8.0, 16)})
+      (False, True, False)
+    """
+    kappas, numbers = _around(kappa, _MEASURED_KAPPAS), _around(learners, _MEASURED_LEARNERS)
+    return any(place in missed for place in itertools.product(kappas, numbers))
+
+
+def _around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
+    """Returns the nearest measured values below and above, which may be the same."""
+    below, above = [y for y in measured if y <= x], [y for y in measured if y >= x]
+    return {max(below, default=measured[0]), min(above, default=measured[-1])}
