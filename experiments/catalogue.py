@@ -117,6 +117,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "150"},
         kind="figure",
     ),
+    "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",
         f"{MINIONSRL}, Figure 2",

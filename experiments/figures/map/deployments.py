@@ -1,6 +1,6 @@
 """The deployments of the map, in units of a fragment's duration, and the systems that are compared on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.tasks import testbed
@@ -60,24 +60,24 @@ class Point:
         """Mean seconds of a gradient on a whole minibatch, alone on a GPU."""
         return self.kappa * FRAGMENT_SECONDS / GRADIENTS
 
-    def make_system(self) -> System:
+    def make_system(self, algorithm: PPO = ALGORITHM) -> System:
         """Makes the system."""
         if self.system == SYNCHRONOUS:
-            return Synchronous(ALGORITHM)
+            return Synchronous(algorithm)
         if self.system == DATA_PARALLEL:
-            return DataParallel(ALGORITHM, learners=self.learners)
+            return DataParallel(algorithm, learners=self.learners)
         if self.system == ONE_LEARNER:
-            return AsynchronousActors(ALGORITHM, control=StalenessControl(pace=1))
+            return AsynchronousActors(algorithm, control=StalenessControl(pace=1))
         return Stellaris(
-            ALGORITHM,
+            algorithm,
             learners=self.learners,
             aggregator=staleness_aware(self.learners, decay=1.0, combine="sequential"),
             rho=2.0,
             control=StalenessControl(pace=0 if self.system == IN_ROUNDS else 1),
         )
 
-    def platform(self, seed: int = 0) -> SimulatedPlatform:
-        """Makes the platform, on which everything is warm."""
+    def functions(self, fragment: int = FRAGMENT) -> Mapping[str, FunctionSpec]:
+        """Returns the deployment of the system's functions, all warm, for fragments of this many steps."""
 
         def varying(mean: float) -> Delay:
             return LogNormal(mean, self.variation) if self.variation else Constant(mean)
@@ -86,13 +86,16 @@ class Point:
         if self.system == DATA_PARALLEL:
             gradient *= self.learners**-self.growth
         functions = {
-            "actor": FunctionSpec(varying(FRAGMENT_SECONDS / FRAGMENT), max_concurrency=ACTORS),
+            "actor": FunctionSpec(varying(FRAGMENT_SECONDS / fragment), max_concurrency=ACTORS),
             "learner": FunctionSpec(varying(gradient), max_concurrency=self.learners),
             "parameter": FunctionSpec(varying(self.update * self.gradient), max_concurrency=1),
             "all_reduce": FunctionSpec(Constant(0.0), max_concurrency=1),
         }
-        used = ("actor", *self.make_system().functions)
-        return SimulatedPlatform({name: functions[name] for name in used}, seed=seed)
+        return {name: functions[name] for name in ("actor", *self.make_system().functions)}
+
+    def platform(self, seed: int = 0) -> SimulatedPlatform:
+        """Makes the platform."""
+        return SimulatedPlatform(self.functions(), seed=seed)
 
     def prices(self) -> Sequence[PriceSheet]:
         """The two bills of the testbed: for machines by the duration of the run, and for functions by their use.
