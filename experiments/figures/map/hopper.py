@@ -57,7 +57,7 @@ def seconds(point: Point, of: Runs) -> Mapping[int, float]:
     return {one.cell.seed: a_batch * batches(one) for one in of[SYNCHRONOUS]}
 
 
-def _compared(point: Point, of: Runs) -> Sequence[str]:
+def compared(point: Point, of: Runs) -> Sequence[str]:
     """Returns a point's numbers: its own, and the times of the others divided by its own, paired by seed."""
     own = seconds(point, of)
     others = {other.system: seconds(other, of) for other in rivals(point)}
@@ -87,7 +87,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for point in POINTS:
             needed = (SYNCHRONOUS, label(point), label(Point(ONE_LEARNER, point.kappa, point.variation)))
             if all(key in groups for key in needed):
-                rows.append((environment, point.system, *_compared(point, groups)))
+                rows.append((environment, point.system, *compared(point, groups)))
     place = ("kappa", "variation", "learners")
     own = ("reached", "one learner reached", "batches", "eta", "seconds")
     headings = ("environment", "system", *place, *own, SYNCHRONOUS, DATA_PARALLEL, ONE_LEARNER, "best other")

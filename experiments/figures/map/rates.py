@@ -31,8 +31,8 @@ DESCRIPTION = "choose the learning rates of stellaris-map-hopper, on seeds of th
 #: The first seed, so that the rates are not chosen on seeds of results.
 SEED = 100
 
-#: The deployments that are run: of the map's table, the highest advantage of all; the two highest with four learners,
-#: the number with which both tasks reached their return; and the three lowest.
+#: The deployments: of the map's table, the highest advantage of all; the two highest with four learners, with which
+#: both tasks reached their return; and the three whose advantage is lowest with their best number of learners.
 POINTS = (
     Point(SAMPLING_ON, 16.0, 0.1, 16),
     Point(SAMPLING_ON, 16.0, 1.0, 4),
