@@ -177,3 +177,22 @@ def test_nothing_was_run():
     assert {one.claim for one in claims.COMPARISONS} <= {claim.claim for claim in claims.claims()}
     assert {claim.paper for claim in claims.claims()} == {"Stellaris", "MinionsRL", "GEAR"}
     assert all(np.isfinite(claim.value) for claim in claims.claims())
+
+
+def test_what_is_said_of_table_2_is_in_it():
+    """USD per hour and reductions, from the paper's Table 2."""
+    path = Path(minionsrl.__file__).parents[1] / "figures" / "minionsrl" / "minionsrl_table2.csv"
+    table = {
+        (row["environment"], row["baseline"]): (float(row["time_s"]), float(row["cost_usd"])) for row in rows(path)
+    }
+    hourly = {of: round(3600 * cost / time) for of, (time, cost) in table.items()}
+    of_azure = {environment: usd for (environment, baseline), usd in hourly.items() if baseline == "Azure ML"}
+    note = {claim.claim: claim.note for claim in claims.claims()}
+    low, high = min(of_azure, key=of_azure.__getitem__), max(of_azure, key=of_azure.__getitem__)
+    said = f"Azure ML costs {of_azure[low]} USD per hour on {low} and {of_azure[high]} on {high}"
+    assert said in note["training cost reduction (up to)"]
+    said = f"Max costs {hourly['Hopper', 'MinionsRL-Max']} on Hopper and {hourly['Qbert', 'MinionsRL-Max']} on Qbert"
+    assert said in note["training cost reduction (up to)"]
+    saved = {of: 1 - table[of, "MinionsRL"][1] / table[of, "MinionsRL-Max"][1] for of in ("Hopper", "Qbert")}
+    said = f"{100 * saved['Hopper']:.0f} % on Hopper and {100 * saved['Qbert']:.0f} % on Qbert"
+    assert said in note["cost reduction against MinionsRL-Max (up to)"]
