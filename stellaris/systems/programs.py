@@ -118,13 +118,13 @@ def _peers(held: Sequence[Versioned]) -> tuple[PolicyVersion, ...]:
     Many learners hold few distinct versions. A pass through the network for each learner would take most of the time of
     a gradient of 64 learners, and a program for each number of versions would take long to compile.
     """
-    own = held[:1]
-    others = [peer for peer in held[1:] if peer.version != own[0].version]
+    own = held[0]
+    others = [peer.value for peer in held[1:] if peer.version != own.version]
     length = 4
     while length < len(others):
         length *= 2
-    filled = [*others, *own * length][: min(length, len(held) - 1)]
-    return tuple(peer.value for peer in filled)
+    length = min(length, len(held) - 1)
+    return (*others, *[own.value] * (length - len(others)))
 
 
 @functools.partial(jax.jit, static_argnames=("algorithm", "policy", "rho"))
