@@ -214,36 +214,7 @@ def million_steps() -> Table:
     return Table(("", "return", "virtual seconds"), [*lines, ("untrained", untrained, "")])
 
 
-# ---- the testbed's assumptions ---------------------------------------------------------------------------------------
-
-
-def sweep(study: str, default: str) -> Table:
-    """Returns the ratios of Stellaris to synchronous PPO by assumption; `default` names the testbed's own."""
-    of = {row["testbed"]: row for row in rows(f"{study}/table.csv")}
-    lines = []
-    for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
-        if row := of.get(assumed):
-            costs = (f"{first(row[bill]):.2f}" for bill in ("cost, demo's bill", "cost by use"))
-            lines.append((label, rounded(row["return at equal time"]), *costs))
-    return Table(("assumed", "return, equal time", "cost, demo's bill", "cost by use"), lines)
-
-
-#: The swept assumptions that differ from the default, in words.
-_ASSUMED = {
-    "variation 0": "no variation of durations",
-    "variation 0.25": "variation 0.25",
-    "variation 0.5": "variation 0.5",
-    "variation 1": "variation 1",
-    "gradient 0.25": "a gradient takes a quarter as long",
-    "gradient 4": "a gradient takes four times as long",
-    "sharing 1": "four learners on a GPU do not slow each other down",
-    "sharing 4": "four learners on a GPU take turns: each four times as slow",
-    "growth 0.5": "a gradient's time grows with the root of its samples",
-    "growth 1": "a gradient's time grows in proportion to its samples",
-    "overhead 0": "no overhead of a round",
-    "overhead 1": "1 s of overhead",
-    "overhead 10": "10 s of overhead",
-}
+# ---- bodies on this machine ------------------------------------------------------------------------------------------
 
 
 def calibration() -> Table:
