@@ -67,8 +67,8 @@ def ladder(suffix: str = "") -> Table:
     for row in rows("small/stellaris-why/table.csv"):
         name = row["with"].removesuffix(WITHOUT)
         if row["with"] == f"{name}{suffix}" and name != "baseline":
-            spent = (first(row[column]) for column in ("virtual time", "by use"))
-            lines.append((name, *(rounded(row[column]) for column in returns), *(f"{ratio:.2f}" for ratio in spent)))
+            spent = (rounded(row[column], 3) for column in ("virtual time", "by use"))
+            lines.append((name, *(rounded(row[column]) for column in returns), *spent))
     return Table(("with", *returns, "time, and demo's bill", "by use"), lines)
 
 
@@ -101,12 +101,12 @@ def to_target(row: Mapping[str, str]) -> str:
 
     Example:
       >>> to_target({"reached": "4 of 5", "USD by use to the target": "0.03908 (0.0315 to 0.04062)"})
-      '0.039, 4 of 5'
+      '0.039 (0.032 to 0.041), 4 of 5'
     """
     reached, seeds = row["reached"].split(" of ")
     if reached == "0":
         return "not reached"
-    cost = f"{first(row['USD by use to the target']):.3f}"
+    cost = rounded(row["USD by use to the target"], 3)
     return cost if reached == seeds else f"{cost}, {row['reached']}"
 
 
