@@ -73,9 +73,9 @@ def test_times_of_tuned_systems():
         f"one alone {times['one learner']:.0f} s and {cost['one learner'] / cost['Stellaris']:.1f} times the cost",
         f"instead of one by one saves {times['no aggregation'] - times['Stellaris']:.0f} s.",
         f"An actor's invocation takes {actor['running']} ms including transfers, after {actor['waiting']} ms of "
-        f"queueing and, on average, {actor['starting']} ms of cold start; a learner's takes {learner['running']} ms, after "
-        f"{learner['waiting']} and {learner['starting']} ms; the parameter function's takes {parameter['running']} ms, "
-        f"after {parameter['waiting']} ms of queueing.",
+        f"queueing and, on average, {actor['starting']} ms of cold start; a learner's takes {learner['running']} ms, "
+        f"after {learner['waiting']} and {learner['starting']} ms; the parameter function's takes "
+        f"{parameter['running']} ms, after {parameter['waiting']} ms of queueing.",
     )
     of = by_variant(SMALL / "stellaris-sensitivity")
     versions = [mid(of[name], "versions", ",.0f") for name in ("d = 0.8", "d = 1, rho = 2, v = 3")]
