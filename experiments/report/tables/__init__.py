@@ -2,7 +2,18 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, equal_time, language, learning, map, minionsrl, powers, stellaris, sweeps
+from experiments.report.tables import (
+    cluster,
+    counts,
+    equal_time,
+    language,
+    learning,
+    map,
+    minionsrl,
+    powers,
+    stellaris,
+    sweeps,
+)
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
@@ -37,5 +48,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
+    "cluster-vs-simulation": cluster.predicted,
     **language.TABLES,
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.tables import counts, learning, minionsrl, results, stellaris, sweeps
+from experiments.report.tables import cluster, counts, learning, minionsrl, results, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -177,3 +177,19 @@ def test_a_sweep_pools_its_baseline(files):
         ("variation 1", "4.00", "0.500", "0.250"),
         ("a gradient takes four times as long", "2.00", "0.250", "0.500"),
     ]
+
+
+def test_a_prediction(files):
+    """Of three seeds at 100 on Ray, the simulation has 90, 100 and 120; costs are equal."""
+    files(
+        "cluster-vs-simulation/runs.csv",
+        *(
+            {"system": system, "seed": seed, "on": on, "staleness": 1, "updates": 10, "steps": steps, "cost": 2}
+            for system in ("asynchronous actors", "stellaris")
+            for on, several in (("Ray", (100, 100, 100)), ("simulation", (90, 100, 120)))
+            for seed, steps in enumerate(several)
+        ),
+    )
+    steps, cost, *_ = cluster.predicted().rows
+    assert steps[1:] == ("100", "100", "0.0 %", "-10.0 to +20.0 %")
+    assert cost[1:] == ("2.00", "2.00", "0.0 %", "0.0 %")
