@@ -1,4 +1,4 @@
-"""Runs the experiments of every figure in turn, on one results folder; or repeats one committed run of each study."""
+"""Runs the experiments of every figure in turn, on one results folder; or repeats committed runs of the studies."""
 
 import argparse
 from pathlib import Path
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", choices=("smoke", "small", "paper"), default="small", help="size of the runs")
     parser.add_argument("--jobs", type=options.whole(1), default=study.PROCESSORS, help="concurrent processes")
     parser.add_argument("--out", type=options.folder, default=Path("results"), help="results folder")
-    check = "instead, repeat the shortest committed run of each study, and compare the results"
+    check = "instead, repeat the shortest committed run of each study and a few of the lab's, and compare the results"
     parser.add_argument("--check", action="store_true", help=check)
 
 
@@ -30,9 +30,12 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs every study and figure, also after a failure; returns the first exit status other than 0."""
     console = Console(highlight=False)
     if arguments.check:
+        from experiments.figures import repeats  # here, because it needs the packages of the lab
+
         studies = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in figures()}
         with output.usable(arguments.out), output.locked(arguments.out):
-            return shell.FAILED if repetition.check(studies, arguments.out, arguments.jobs, console) else 0
+            wrong = repetition.check(studies, arguments.out, arguments.jobs, console) + repeats.check(console)
+            return shell.FAILED if wrong else 0
     statuses = []
     for name, entry in catalogue.EXPERIMENTS.items():
         if entry.kind == "study":

@@ -107,22 +107,27 @@ def answers(question: Question, log: WorkLog, seconds: float, seeds: int, consol
       seeds: the number of seeds.
       console: the console for progress.
     """
-    functions, rate, workload = log.functions(block=_BLOCK), log.versions_per_second(), question.workload
+    rate = log.versions_per_second()
     updates = max(1, round(rate * seconds))
-    schedules = {"ages of the log": imposed(updates, actors=workload.actors, data=Logged(log.ages))}
-    for name, control in {"as it was logged, simulated": question.control, **question.changes}.items():
-        platform = SimulatedPlatform(functions)
-        budget = Budget(seconds=seconds)
-        schedules[name] = dry_run(question.system(control), workload, platform=platform, budget=budget)
+    schedules = {"ages of the log": imposed(updates, actors=question.workload.actors, data=Logged(log.ages))}
+    schedules |= simulated(question, log, seconds)
     rows = [{"what": "log", "versions/s": f"{rate:.1f}", **_ages(log.ages), **dict.fromkeys(question.corrections, "")}]
     for name, schedule in schedules.items():
         console.print(f"{name}: {schedule.updates} versions")
-        simulated = name != "ages of the log"
-        speed = f"{schedule.updates / seconds:.1f}" if simulated else ""
+        speed = "" if name == "ages of the log" else f"{schedule.updates / seconds:.1f}"
         rows.append(
             {"what": name, "versions/s": speed, **_ages(schedule.data_lag), **_learned(question, schedule, seeds)}
         )
     return rows
+
+
+def simulated(question: Question, log: WorkLog, seconds: float) -> dict[str, Schedule]:
+    """Returns the schedules of the logged run and of its changes, on a platform with the delays of the log."""
+    functions, budget = log.functions(block=_BLOCK), Budget(seconds=seconds)
+    return {
+        name: dry_run(question.system(control), question.workload, platform=SimulatedPlatform(functions), budget=budget)
+        for name, control in {"as it was logged, simulated": question.control, **question.changes}.items()
+    }
 
 
 def _ages(ages: Any) -> dict[str, str]:

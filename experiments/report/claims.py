@@ -4,11 +4,13 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
 from experiments.figures.minionsrl import finetuning
+from experiments.report import recorded
+from experiments.report.recorded import Points, Run, return_ratio
 from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import Estimate, estimate, ratio
 
@@ -19,11 +21,6 @@ _RESULTS = Path(__file__).parents[1] / "results"
 _LONG = _RESULTS / "hopper" / "curves.csv"
 #: Trajectories per second of `benchmarks replay`, ours and Reverb's, by load: one row per run.
 _REVERB = _RESULTS / "replay" / "reverb.csv"
-
-#: The rows of a study's `curves.csv`.
-Points: TypeAlias = Sequence[Mapping[str, str]]
-#: The columns of a run's curve.
-Run: TypeAlias = Mapping[str, Any]
 
 
 class Claim(NamedTuple):
@@ -47,6 +44,7 @@ class Comparison(NamedTuple):
     under: str  #: words for the settings and the bill, which the table shows.
     compare: Callable[[Run, Run], float]
     own: str = "stellaris"  #: name of the variant that the claim is about.
+    same: str = ""  #: name of a variant that computes what the baseline computes; their returns are pooled.
     goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: target and budget of the runs, by environment.
 
 
@@ -112,7 +110,7 @@ def greatest(claim: Claim, found: Sequence[Finding]) -> dict[str, Finding]:
 def tuned(environment: str, steps: float) -> float:
     """Returns the tuned synchronous baseline's median return after `steps` steps; infinite if it is not known."""
     with _LONG.open(newline="") as file:
-        runs = _runs(list(csv.DictReader(file)), environment, "synchronous").values()
+        runs = recorded.runs(list(csv.DictReader(file)), environment, "synchronous").values()
     reached = [np.interp(steps, run["steps"], run["episode_return"], right=np.inf) for run in runs]
     return float(np.median(reached)) if reached else np.inf
 
@@ -141,10 +139,12 @@ def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
     """Returns one finding per environment."""
     found = []
     for environment in dict.fromkeys(row["environment"] for row in rows):
-        own, baseline = (_runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
+        own, baseline = (recorded.runs(rows, environment, name) for name in (comparison.own, comparison.baseline))
         both = sorted(own.keys() & baseline.keys())
         if not both:
             continue
+        same = recorded.runs(rows, environment, comparison.same)
+        baseline = {seed: recorded.pooled(baseline[seed], [same[seed]] if seed in same else ()) for seed in both}
         goal = comparison.goals.get(environment)
         # If the budget of a run ran out, its spending does not show how much reaching the target costs.
         reached = [seed for seed in both if not goal or all(_reached(of[seed], *goal) for of in (own, baseline))]
@@ -204,24 +204,6 @@ def committed() -> dict[str, list[Finding]]:
     return found
 
 
-def _runs(rows: Points, environment: str, variant: str) -> dict[str, Run]:
-    """Returns the columns of each run of a variant, by seed."""
-    own = [row for row in rows if (row["environment"], row["setting"] or row["system"]) == (environment, variant)]
-    columns = [name for name in (own[0] if own else ()) if name in ("seconds", "steps", "episode_return")]
-    columns += [name for name in (own[0] if own else ()) if name.startswith("cost_")]
-    return {
-        seed: {name: np.array([float(row[name]) for row in own if row["seed"] == seed]) for name in columns}
-        for seed in dict.fromkeys(row["seed"] for row in own)
-    }
-
-
-def _return_ratio(own: Run, other: Run) -> float:
-    """Returns the ratio of the returns at the end of the shorter run."""
-    end = min(own["seconds"][-1], other["seconds"][-1])
-    one, two = (np.interp(end, run["seconds"], run["episode_return"]) for run in (own, other))
-    return ratio(float(one), float(two))
-
-
 def _saved(bill: str) -> Callable[[Run, Run], float]:
     """Returns the function that computes the saved fraction of the baseline's cost under a bill."""
     return lambda own, other: float(1 - own[bill][-1] / other[bill][-1])
@@ -237,10 +219,20 @@ REWARD = "episodic reward against the baselines at equal wall-clock time"
 COST = "training cost reduction against the baselines"
 
 
+#: Synchronous PPO on reserved machines and on functions: their returns are pooled.
+_SAME = {"synchronous": minionsrl.MAX, minionsrl.MAX: "synchronous"}
+
+
+def _tuned(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
+    """Returns a comparison of tuned Stellaris to one of the two deployments of tuned synchronous PPO."""
+    against = "" if baseline == "synchronous" else f", against {baseline}"
+    return Comparison(claim, "stellaris-training", baseline, f"tuned{against}{bill}", compare, same=_SAME[baseline])
+
+
 def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
     """Returns a comparison of MinionsRL with its scheduler to a baseline, up to the target."""
     under = f"to the target, against {baseline}{bill}"
-    return Comparison(claim, "minionsrl-training", baseline, under, compare, minionsrl.LEARNED, minionsrl.GOALS)
+    return Comparison(claim, "minionsrl-training", baseline, under, compare, minionsrl.LEARNED, goals=minionsrl.GOALS)
 
 
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
@@ -248,15 +240,15 @@ _MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"
 _FINE_TUNING, _REPLAY = "scheduler training cost saved by fine-tuning", "trajectory throughput against Reverb (up to)"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
 COMPARISONS = (
-    Comparison(REWARD, "stellaris-training", "synchronous", "tuned", _return_ratio),
-    Comparison(REWARD, "stellaris-motivation", "synchronous", "the demo's settings", _return_ratio),
-    Comparison(REWARD, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max", _return_ratio),
-    Comparison(COST, "stellaris-training", "synchronous", "tuned, by use", _SAVED_BY_USE),
-    Comparison(COST, "stellaris-training", "MinionsRL-Max", "tuned, against MinionsRL-Max, by use", _SAVED_BY_USE),
-    Comparison(COST, "stellaris-training", "synchronous", "tuned, demo's bill", _SAVED),
+    _tuned(REWARD, "synchronous", "", return_ratio),
+    Comparison(REWARD, "stellaris-motivation", "synchronous", "the demo's settings", return_ratio),
+    _tuned(REWARD, minionsrl.MAX, "", return_ratio),
+    _tuned(COST, "synchronous", ", by use", _SAVED_BY_USE),
+    _tuned(COST, minionsrl.MAX, ", by use", _SAVED_BY_USE),
+    _tuned(COST, "synchronous", ", demo's bill", _SAVED),
     Comparison(COST, "stellaris-motivation", "synchronous", "the demo's settings, by use", _SAVED_BY_USE),
     Comparison(COST, "stellaris-motivation", "synchronous", "the demo's settings, demo's bill", _SAVED),
-    Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", _return_ratio),
+    Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
     _minions(_MINIONS_TIME, minionsrl.AZURE, "", _faster),

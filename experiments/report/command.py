@@ -11,7 +11,8 @@ from typing import Any
 from experiments import catalogue, reproduce
 from experiments.figures.stellaris import frameworks
 from experiments.report import marl_eval, page
-from experiments.report.claims import Claim, Finding, Points, claims, committed, findings, greatest, verdict
+from experiments.report.claims import Claim, Finding, claims, committed, findings, greatest, verdict
+from experiments.report.recorded import Points
 from experiments.tasks import minionsrl, testbed
 from experiments.tasks.presets import architectures
 from experiments.toolkit import options, output, shell

@@ -29,7 +29,7 @@ def test_no_table_of_results_is_typed(page):
 
 
 def test_every_table_is_on_a_page():
-    marked = [name for page in WRITTEN for name in re.findall("<!-- table: (.*) -->", page.read_text())]
+    marked = [name for page in pages.pages() for name in re.findall("<!-- table: (.*) -->", page.read_text())]
     assert sorted(marked) == sorted(TABLES)
 
 

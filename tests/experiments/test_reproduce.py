@@ -6,6 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import catalogue, command, reproduce
+from experiments.figures import repeats
+from experiments.study import repetition
 
 
 def noting(name, seen, status=0):
@@ -44,3 +46,11 @@ def test_one_that_fails(ends, status, ran, monkeypatch):
     monkeypatch.setattr(command, "EXPERIMENTS", itself)
     assert command.main(["reproduce", "--preset", "smoke", "--jobs", "1"]) == status
     assert [(one.preset, one.jobs, one.resume) for _, one in seen] == [("smoke", 1, True)] * ran
+
+
+@pytest.mark.parametrize(("cells", "others", "status"), [(0, 0, 0), (1, 0, 1), (0, 2, 1)])
+def test_committed_runs_that_differ(cells, others, status, monkeypatch, tmp_path):
+    """Those of the studies, and those of the lab."""
+    monkeypatch.setattr(repetition, "check", lambda studies, *others: cells)
+    monkeypatch.setattr(repeats, "check", lambda console: others)
+    assert command.main(["reproduce", "--check", "--out", str(tmp_path)]) == status

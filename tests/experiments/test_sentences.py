@@ -8,82 +8,27 @@ import re
 
 import numpy as np
 
-from experiments.report import claims, pages
-from experiments.toolkit.statistics import estimate
+from experiments.report import claims, recorded
+from experiments.report.tables import TABLES
+from experiments.toolkit.statistics import Estimate, estimate
+from tests.experiments.committed import (
+    HOPPER,
+    RESULTS,
+    SMALL,
+    at,
+    by_variant,
+    findings,
+    middle,
+    missing,
+    percent,
+    result,
+    shown,
+    spent_until,
+    table,
+    times,
+    tuned_runs,
+)
 from tests.experiments.csv_rows import rows
-
-RESULTS = pages.ROOT / "experiments" / "results"
-SMALL = RESULTS / "small"
-HOPPER = "Hopper-v4"
-
-
-def missing(page, *sentences):
-    """The sentences that are not on the page."""
-    text = " ".join((pages.ROOT / page).read_text().split())
-    return [sentence for sentence in sentences if sentence not in text]
-
-
-def table(study, key, environment=HOPPER):
-    """The rows of a study's table, by the column that names them."""
-    return {row[key]: row for row in rows(SMALL / study / "table.csv") if row["environment"] == environment}
-
-
-def shown(text, spec=".2f"):
-    """An estimate in a study's table with other digits."""
-    return re.sub(r"[\d,]+\.?\d*", lambda number: format(float(number[0].replace(",", "")), spec), text)
-
-
-def middle(text, spec=".2f"):
-    return shown(text, spec).split(" ")[0]
-
-
-def times(text):
-    """An estimate in the README's words."""
-    return text.replace(" (", " times (")
-
-
-def percent(of, digits=0):
-    low, high = (f"{100 * end:.0f}".replace("-", "\u2212") for end in (of.low, of.high))
-    return f"{100 * of.middle:.{digits}f} %", f"{low} to {high}"
-
-
-def by_variant(folder, environment=HOPPER):
-    """The rows of a study's runs, by variant and in the order of the seeds."""
-    groups = {}
-    for row in rows(folder / "runs.csv"):
-        if row["environment"] == environment:
-            groups.setdefault(row["setting"] or row["system"], []).append(row)
-    return groups
-
-
-def result(of, column, spec=",.0f"):
-    """Estimates a result of runs."""
-    return format(estimate([float(row[column]) for row in of]), spec)
-
-
-def at(folder, variant, seconds):
-    """The returns of the runs of a variant on Hopper-v4 after some seconds, in the order of the seeds."""
-    points = {}
-    for row in rows(folder / "curves.csv"):
-        if row["environment"] == HOPPER and (row["setting"] or row["system"]) == variant:
-            points.setdefault(row["seed"], []).append((float(row["seconds"]), float(row["episode_return"])))
-    return np.array([np.interp(seconds, *zip(*curve, strict=True)) for curve in points.values()])
-
-
-def spent_until(target, system):
-    """The cost by use at which the runs of a tuned system reach a return on Hopper-v4."""
-    spent = {}
-    for row in rows(SMALL / "stellaris-training" / "curves.csv"):
-        own = (row["environment"], row["setting"] or row["system"]) == (HOPPER, system)
-        if own and float(row["episode_return"]) >= target:
-            spent.setdefault(row["seed"], float(row["cost_pay_per_use"]))
-    return np.array(list(spent.values()))
-
-
-def findings(study):
-    """The measurements of claims by claim, settings and environment."""
-    found = claims.findings({study: rows(SMALL / study / "curves.csv")})
-    return {(claim, one.under, one.environment): one.ours for claim, several in found.items() for one in several}
 
 
 def test_the_readme():
@@ -91,7 +36,9 @@ def test_the_readme():
     demo, gradients = why["no waiting"], why["4 x gradients"]
     tuned = findings("stellaris-training")
     on_hopper, on_walker = (tuned[claims.REWARD, "tuned", name] for name in (HOPPER, "Walker2d-v4"))
-    saved, ends = percent(estimate(1 - spent_until(600, "stellaris") / spent_until(600, "synchronous")))
+    both = zip(tuned_runs("synchronous"), tuned_runs("MinionsRL-Max"), strict=True)
+    pooled = [recorded.pooled(run, [other]) for run, other in both]
+    saved, ends = percent(estimate(1 - spent_until(600, tuned_runs("stellaris")) / spent_until(600, pooled)))
     assert not missing(
         "README.md",
         f"reaches {times(shown(demo['return, equal time']))} its baseline's return at equal time on Hopper-v4, and "
@@ -103,20 +50,40 @@ def test_the_readme():
         f"Up to a return of 600 on Hopper-v4 it costs {saved} ({ends}) less by use",
         f"{len(rows(RESULTS / 'lab-lag' / 'runs.csv')):,} runs in two and a half hours",
     )
-    assert not missing("docs/results.md", f"it saves {saved} ({ends}) of the cost by use, paired by seed")
+    assert not missing("docs/results.md", f"Stellaris saves {saved} ({ends}) of synchronous PPO's cost by use")
+
+
+def test_baselines_that_compute_the_same():
+    alone = {
+        (system, environment): estimate(
+            [
+                recorded.return_ratio(*pair)
+                for pair in zip(tuned_runs("stellaris", environment), tuned_runs(system, environment), strict=True)
+            ]
+        )
+        for system in ("synchronous", "MinionsRL-Max")
+        for environment in (HOPPER, "Walker2d-v4")
+    }
+    of = [f"{one:.2f}" for one in alone.values()]
+    assert not missing(
+        "docs/results.md",
+        f"Stellaris has {of[0]} times the return of synchronous PPO's own runs on Hopper-v4 and {of[1]} times on "
+        f"Walker2d-v4, and {of[2]} and {of[3]} times that of MinionsRL-Max's.",
+    )
 
 
 def test_claims():
     of = {key[:2]: ours for key, ours in findings("stellaris-motivation").items()}
     reward = of[claims.REWARD, "the demo's settings"]
-    by_use, bill = (100 * of[claims.COST, f"the demo's settings, {name}"].middle for name in ("by use", "demo's bill"))
+    by_use, bill = (of[claims.COST, f"the demo's settings, {name}"] for name in ("by use", "demo's bill"))
+    ends = [f"({100 * of.low:.1f} to {100 * of.high:.1f})" for of in (by_use, bill)]
     at_the_end = table("stellaris-why", "with")["no waiting"]["return, equal time"]
     short, small = (claims.tuned(HOPPER, steps) for steps in (81_920, 300_000))
     assert not missing(
         "docs/results.md",
         f"Stellaris has {reward:.2f} times the reward at the end of the shorter run, and {middle(at_the_end)} times at "
-        f"the end of the longer; by use it saves {by_use:.0f} % of the cost, as every variant on functions does, and "
-        f"under the demo's bill {bill:.0f} %.",
+        f"the end of the longer; by use it saves {100 * by_use.middle:.1f} % {ends[0]} of the cost, as every variant "
+        f"on functions does, and under the demo's bill {100 * bill.middle:.1f} % {ends[1]}.",
         f"(Hopper-v4: {short:.0f} after 81,920 steps, {small:,.0f} after 300,000;",
     )
 
@@ -203,18 +170,18 @@ def test_sensitivity():
 
 
 def test_when_the_ratios_hold():
-    demo = table("stellaris-demo-sweeps", "testbed")
-    ratios = [float(middle(row["return at equal time"])) for name, row in demo.items() if "overhead" not in name]
+    _, *demo = TABLES["demo-sweeps"]().rows
+    ratios = [float(middle(returns)) for assumed, returns, *_ in demo if "overhead" not in assumed]
     alone = by_variant(SMALL / "stellaris-demo-sweeps")["stellaris, overhead 0"]
-    hpc = {name: row["return at equal time"] for name, row in table("stellaris-hpc-sweeps", "testbed").items()}
+    hpc = TABLES["hpc-sweeps"]().rows
+    costs = [[100 * float(middle(row[column], ".6f")) for row in hpc] for column in (2, 3)]
+    bill, by_use = (f"{min(of):.0f} to {max(of):.0f}" for of in costs)
     assert not missing(
         "docs/results.md",
         f"Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times the return:",
         f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
         f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
-        f"at equal time {shown(hpc['growth 0'], '.1f')} times the return if a gradient takes as long for 1,920 samples "
-        f"as for 120, {shown(hpc['growth 0.5'])} if its time grows with their root, {shown(hpc['growth 1'])} if in "
-        "proportion.",
+        f"By use Stellaris costs {by_use} % of what PAR-RL costs; under the demo's bill {bill} %.",
     )
 
 
@@ -237,11 +204,11 @@ def test_scaling():
 
 def test_par_rl():
     ratio = table("stellaris-hpc", "system")["ratio, return at equal time"]
-    bill = 100 * float(middle(ratio["USD demo"], ".6f"))
+    bill = Estimate(*(100 * float(end) for end in re.findall(r"[\d.]+", ratio["USD demo"])), claim=True)
     assert not missing(
         "docs/results.md",
-        f"At equal time Stellaris has {shown(ratio['return'], '.1f')} times the return of PAR-RL, at {bill:.0f} % of "
-        "its cost under the demo's bill",
+        f"At equal time Stellaris has {shown(ratio['return'], '.1f')} times the return of PAR-RL, at "
+        f"{bill.middle:.0f} % ({bill.low:.1f} to {bill.high:.1f}) of its cost under the demo's bill",
     )
 
 

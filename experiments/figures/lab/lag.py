@@ -23,6 +23,7 @@ from experiments.toolkit.provenance import provenance
 from stellaris import ActorCritic, Workload
 from stellaris._core.describe import describe
 from stellaris.acting.jax_env import JaxEnvironment
+from stellaris.algorithms import Algorithm
 from stellaris.lab import CartPole, Constant, Gymnax, Schedule, imposed, mean_return, sweep
 from stellaris.runtime.files import atomic_write
 from stellaris.types import NDArray
@@ -151,25 +152,32 @@ def _chosen(preset: Preset, names: Sequence[str] | None) -> Mapping[str, Task]:
 
 def run(preset: Preset, task: Task, blocks: Path) -> Cells:
     """Runs every method under every lag, at every learning rate, with every seed."""
-    workload = Workload(task.make(), ActorCritic(hidden=preset.hidden), actors=preset.actors, fragment=preset.fragment)
     several = methods(epochs=preset.epochs, minibatch_size=preset.minibatch_size, fragment=preset.fragment)
+    result = swept(preset, task, several, blocks)
+    fresh = replace(preset, rates=(_UNTRAINED,))
+    untrained = swept(fresh, task._replace(lags=(0,)), {"PPO": several["PPO"]})
+    floor = float(np.nanmean(returns(preset, untrained, 1.0)))
+    final, mean = (returns(preset, result, part) for part in (TAIL, 1.0))
+    return Cells([*several], task.lags, preset.rates, final, mean, floor)
+
+
+def swept(preset: Preset, task: Task, several: Mapping[str, Algorithm], blocks: Path | None = None) -> "xr.Dataset":
+    """Runs methods under every lag, at every learning rate, with every seed; `blocks` keeps what is finished."""
+    workload = Workload(task.make(), ActorCritic(hidden=preset.hidden), actors=preset.actors, fragment=preset.fragment)
 
     def schedule(lag: int) -> Schedule:
         return imposed(preset.updates, actors=preset.actors, data=Constant(lag))
 
-    def returns(result: "xr.Dataset", part: float) -> NDArray:
-        outcome = mean_return(result, max(1, round(part * preset.updates)))
-        # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
-        rounded: NDArray = np.vectorize(short, otypes=[float])(outcome.values)
-        return rounded
-
     axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
-    result = sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
-    untrained = sweep(
-        workload, several["PPO"], schedule(0), {"algorithm.learning_rate": [_UNTRAINED]}, seeds=preset.seeds
-    )
-    floor = float(np.nanmean(returns(untrained, 1.0)))
-    return Cells([*several], task.lags, preset.rates, returns(result, TAIL), returns(result, 1.0), floor)
+    return sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
+
+
+def returns(preset: Preset, result: "xr.Dataset", part: float) -> NDArray:
+    """Returns the mean returns of the last part of the updates, by method, lag, learning rate and seed."""
+    outcome = mean_return(result, max(1, round(part * preset.updates)))
+    # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
+    rounded: NDArray = np.vectorize(short, otypes=[float])(outcome.values)
+    return rounded
 
 
 def read(folder: Path, preset: Preset, name: str, floor: float) -> Cells:

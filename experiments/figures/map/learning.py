@@ -51,7 +51,11 @@ class Learning:
 
 
 def curves(
-    of: Learning, point: Point, environment: JaxEnvironment, folder: Path, on_progress: Callable[[Progress], None]
+    of: Learning,
+    point: Point,
+    environment: JaxEnvironment,
+    folder: Path | None,
+    on_progress: Callable[[Progress], None] | None,
 ) -> NDArray:
     """Returns the mean return of the episodes that ended in each batch of steps, `[rate, seed, batch]`."""
     system: Any = point.make_system()

@@ -2,7 +2,18 @@
 
 from collections.abc import Callable, Mapping
 
-from experiments.report.tables import counts, equal_time, language, learning, map, minionsrl, powers, stellaris
+from experiments.report.tables import (
+    cluster,
+    counts,
+    equal_time,
+    language,
+    learning,
+    map,
+    minionsrl,
+    powers,
+    stellaris,
+    sweeps,
+)
 from experiments.report.tables.table import Table
 
 #: The tables by the names in the pages' marks.
@@ -16,11 +27,14 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "parts": stellaris.parts,
     "aggregators": stellaris.aggregators,
     "calibration": stellaris.calibration,
-    "sweeps": lambda: stellaris.sweep(
+    "sweeps": lambda: sweeps.sweep(
         "small/stellaris-sweeps",
         "default: coefficient of variation 0.1, a gradient of 10 ms, sharing slows by 2",
     ),
-    "demo-sweeps": lambda: stellaris.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
+    "demo-sweeps": lambda: sweeps.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
+    "hpc-sweeps": lambda: sweeps.sweep(
+        "small/stellaris-hpc-sweeps", "default: variation 0.1, a gradient of 10 ms for any number of samples", "PAR-RL"
+    ),
     "map-speed": map.speeds,
     "map-eta": map.efficiencies,
     "map-answers": map.answers,
@@ -34,5 +48,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
+    "cluster-vs-simulation": cluster.predicted,
     **language.TABLES,
 }

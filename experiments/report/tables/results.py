@@ -55,11 +55,11 @@ def first(text: str) -> float:
     return float(text.split(" ")[0].replace(",", ""))
 
 
-def rounded(text: str) -> str:
-    """Rounds the numbers of an estimate in a study's table to two decimals.
+def rounded(text: str, decimals: int = 2) -> str:
+    """Rounds the numbers of an estimate in a study's table, by default to two decimals.
 
     Example:
       >>> rounded("1.376 (1.254 to 1.541)")
       '1.38 (1.25 to 1.54)'
     """
-    return re.sub(r"[\d,]+\.?\d*", lambda number: f"{float(number[0].replace(',', '')):.2f}", text)
+    return re.sub(r"[\d,]+\.?\d*", lambda number: f"{float(number[0].replace(',', '')):.{decimals}f}", text)

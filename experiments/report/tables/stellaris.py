@@ -67,8 +67,8 @@ def ladder(suffix: str = "") -> Table:
     for row in rows("small/stellaris-why/table.csv"):
         name = row["with"].removesuffix(WITHOUT)
         if row["with"] == f"{name}{suffix}" and name != "baseline":
-            spent = (first(row[column]) for column in ("virtual time", "by use"))
-            lines.append((name, *(rounded(row[column]) for column in returns), *(f"{ratio:.2f}" for ratio in spent)))
+            spent = (rounded(row[column], 3) for column in ("virtual time", "by use"))
+            lines.append((name, *(rounded(row[column]) for column in returns), *spent))
     return Table(("with", *returns, "time, and demo's bill", "by use"), lines)
 
 
@@ -101,12 +101,12 @@ def to_target(row: Mapping[str, str]) -> str:
 
     Example:
       >>> to_target({"reached": "4 of 5", "USD by use to the target": "0.03908 (0.0315 to 0.04062)"})
-      '0.039, 4 of 5'
+      '0.039 (0.032 to 0.041), 4 of 5'
     """
     reached, seeds = row["reached"].split(" of ")
     if reached == "0":
         return "not reached"
-    cost = f"{first(row['USD by use to the target']):.3f}"
+    cost = rounded(row["USD by use to the target"], 3)
     return cost if reached == seeds else f"{cost}, {row['reached']}"
 
 
@@ -214,36 +214,7 @@ def million_steps() -> Table:
     return Table(("", "return", "virtual seconds"), [*lines, ("untrained", untrained, "")])
 
 
-# ---- the testbed's assumptions ---------------------------------------------------------------------------------------
-
-
-def sweep(study: str, default: str) -> Table:
-    """Returns the ratios of Stellaris to synchronous PPO by assumption; `default` names the testbed's own."""
-    of = {row["testbed"]: row for row in rows(f"{study}/table.csv")}
-    lines = []
-    for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
-        if row := of.get(assumed):
-            costs = (f"{first(row[bill]):.2f}" for bill in ("cost, demo's bill", "cost by use"))
-            lines.append((label, rounded(row["return at equal time"]), *costs))
-    return Table(("assumed", "return, equal time", "cost, demo's bill", "cost by use"), lines)
-
-
-#: The swept assumptions that differ from the default, in words.
-_ASSUMED = {
-    "variation 0": "no variation of durations",
-    "variation 0.25": "variation 0.25",
-    "variation 0.5": "variation 0.5",
-    "variation 1": "variation 1",
-    "gradient 0.25": "a gradient takes a quarter as long",
-    "gradient 4": "a gradient takes four times as long",
-    "sharing 1": "four learners on a GPU do not slow each other down",
-    "sharing 4": "four learners on a GPU take turns: each four times as slow",
-    "growth 0.5": "a gradient's time grows with the root of its samples",
-    "growth 1": "a gradient's time grows in proportion to its samples",
-    "overhead 0": "no overhead of a round",
-    "overhead 1": "1 s of overhead",
-    "overhead 10": "10 s of overhead",
-}
+# ---- bodies on this machine ------------------------------------------------------------------------------------------
 
 
 def calibration() -> Table:

@@ -36,6 +36,17 @@ def test_ratios_at_equal_time():
     assert (by_use.under, demo.under) == ("tuned, by use", "tuned, demo's bill")
 
 
+def test_baselines_that_compute_the_same_are_pooled():
+    """With 2,000 and 1,000 after as many steps both have 1,500, each at its own cost and time."""
+    points = run("stellaris", 0, 50.0, 1500.0, 1.0) + run("synchronous", 0, 50.0, 2000.0, 4.0)
+    found = claims.findings({"stellaris-training": points + run(minionsrl.MAX, 0, 100.0, 1000.0, 2.0)})
+    on_machines, on_functions = found[REWARD]
+    assert (on_machines.ours.middle, on_functions.ours.middle) == (pytest.approx(1.0), pytest.approx(2.0))
+    by_use, on_functions, _ = found[COST]
+    assert (by_use.ours.middle, on_functions.ours.middle) == (pytest.approx(0.75), pytest.approx(0.5))
+    assert by_use.returns == on_functions.returns == pytest.approx(estimate([1.0]))
+
+
 def test_each_environment_by_itself():
     both = itertools.product(("Hopper-v4", "Walker2d-v4"), ("stellaris", "synchronous"))
     points = [point for environment, system in both for point in run(system, 0, 10.0, 2000.0, 1.0, environment)]

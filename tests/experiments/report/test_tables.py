@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.tables import counts, learning, minionsrl, results, stellaris
+from experiments.report.tables import cluster, counts, learning, minionsrl, results, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -76,7 +76,7 @@ def test_the_training_of_tuned_systems(files):
         "62",
         "0.100",
         "0.020",
-        "0.012, 4 of 5",
+        "0.012 (0.010 to 0.020), 4 of 5",
         "2,400 (2,067 to 2,733)",
     )
     assert table.rows[1][0] == "other"
@@ -145,4 +145,51 @@ def test_an_assumption_without_a_row_is_the_default(study):
     """A sweep passes the testbed's own value of every assumption, and the page shows it once."""
     studied = results.rows(f"small/{study}/table.csv")
     different = {tuple(value for name, value in row.items() if name != "testbed") for row in studied}
-    assert len(stellaris.sweep(f"small/{study}", "default").rows) == len(different) < len(studied)
+    assert len(sweeps.sweep(f"small/{study}", "default").rows) == len(different) < len(studied)
+
+
+def test_a_sweep_pools_its_baseline(files):
+    """Of two assumptions whose baseline differs; it is at 200 and 400, in the mean 300, when Stellaris ends at 600.
+
+    The third assumption's baseline has the returns of the first, at other times and costs, and is not counted again.
+    """
+    names = ("seconds", "steps", "episode_return", "cost_demo", "cost_pay_per_use")
+    ends = {
+        ("stellaris", "variation 0.1"): (10, 100, 600, 1, 1),
+        ("stellaris", "variation 1"): (10, 100, 600, 1, 1),
+        ("stellaris", "gradient 4"): (10, 100, 600, 1, 1),
+        ("synchronous", "variation 0.1"): (10, 100, 200, 2, 4),
+        ("synchronous", "variation 1"): (20, 100, 400, 2, 4),
+        ("synchronous", "gradient 4"): (10, 100, 200, 4, 2),
+    }
+    files(
+        "it/curves.csv",
+        *(
+            {"environment": "Hopper-v4", "system": system, "setting": f"{system}, {assumed}", "seed": seed}
+            | dict(zip(names, point, strict=True))
+            for (system, assumed), end in ends.items()
+            for seed in range(5)
+            for point in ((0, 0, 0, 0, 0), end)
+        ),
+    )
+    assert sweeps.sweep("it", "default").rows == [
+        ("default", "2.00", "0.500", "0.250"),
+        ("variation 1", "4.00", "0.500", "0.250"),
+        ("a gradient takes four times as long", "2.00", "0.250", "0.500"),
+    ]
+
+
+def test_a_prediction(files):
+    """Of three seeds at 100 on Ray, the simulation has 90, 100 and 120; costs are equal."""
+    files(
+        "cluster-vs-simulation/runs.csv",
+        *(
+            {"system": system, "seed": seed, "on": on, "staleness": 1, "updates": 10, "steps": steps, "cost": 2}
+            for system in ("asynchronous actors", "stellaris")
+            for on, several in (("Ray", (100, 100, 100)), ("simulation", (90, 100, 120)))
+            for seed, steps in enumerate(several)
+        ),
+    )
+    steps, cost, *_ = cluster.predicted().rows
+    assert steps[1:] == ("100", "100", "0.0 %", "-10.0 to +20.0 %")
+    assert cost[1:] == ("2.00", "2.00", "0.0 %", "0.0 %")

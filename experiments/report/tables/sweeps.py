@@ -1,0 +1,63 @@
+"""The tables of sweeps over the testbed's assumptions."""
+
+from collections.abc import Iterator
+
+from experiments.report import recorded
+from experiments.report.recorded import Run
+from experiments.report.tables.results import rows
+from experiments.report.tables.table import Table
+from experiments.toolkit.statistics import estimate
+
+_ENVIRONMENT = "Hopper-v4"
+
+
+def sweep(study: str, default: str, baseline: str = "synchronous") -> Table:
+    """Returns the ratios of Stellaris to a baseline by assumption, paired by seed, with 95 % intervals.
+
+    The baseline waits for all of its actors, so it computes the same under every assumption, up to the order in which
+    fragments arrive: its returns are pooled over the assumptions.
+
+    Args:
+      study: the study's folder under the results.
+      default: the words for the testbed's own values.
+      baseline: the baseline's name in the study.
+    """
+    lines = []
+    for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
+        pairs = list(_pairs(study, assumed, baseline))
+        if pairs:
+            returns = estimate([recorded.return_ratio(*pair) for pair in pairs])
+            costs = (
+                estimate([own[bill][-1] / other[bill][-1] for own, other in pairs])
+                for bill in ("cost_demo", "cost_pay_per_use")
+            )
+            lines.append((label, f"{returns:.2f}", *(f"{cost:.3f}" for cost in costs)))
+    return Table(("assumed", "return, equal time", "cost, demo's bill", "cost by use"), lines)
+
+
+def _pairs(study: str, assumed: str, baseline: str) -> Iterator[tuple[Run, Run]]:
+    """Yields the runs of Stellaris under an assumption, each with the pooled run of the baseline."""
+    points = rows(f"{study}/curves.csv")
+    variants = dict.fromkeys(row["setting"] for row in points if row["system"] == baseline)
+    others = {variant: recorded.runs(points, _ENVIRONMENT, variant) for variant in variants}
+    base = others.get(f"{baseline}, {assumed}", {})
+    for seed, own in recorded.runs(points, _ENVIRONMENT, f"stellaris, {assumed}").items():
+        yield own, recorded.pooled(base[seed], [of[seed] for of in others.values()])
+
+
+#: The swept assumptions that differ from the default, in words.
+_ASSUMED = {
+    "variation 0": "no variation of durations",
+    "variation 0.25": "variation 0.25",
+    "variation 0.5": "variation 0.5",
+    "variation 1": "variation 1",
+    "gradient 0.25": "a gradient takes a quarter as long",
+    "gradient 4": "a gradient takes four times as long",
+    "sharing 1": "four learners on a GPU do not slow each other down",
+    "sharing 4": "four learners on a GPU take turns: each four times as slow",
+    "growth 0.5": "a gradient's time grows with the root of its samples",
+    "growth 1": "a gradient's time grows in proportion to its samples",
+    "overhead 0": "no overhead of a round",
+    "overhead 1": "1 s of overhead",
+    "overhead 10": "10 s of overhead",
+}

@@ -1,0 +1,169 @@
+"""The answers of the studies of lags are those of the committed tables: which method, at which lag, above which."""
+
+import pytest
+
+from experiments.report.tables import TABLES
+from tests.experiments.committed import RESULTS, missing
+from tests.experiments.csv_rows import rows
+
+PAGE = "docs/results.md"
+CARTPOLE, ACROBOT, BREAKOUT = "CartPole", "Acrobot-v1", "Breakout-MinAtar"
+NONE = "no correction"
+
+
+def outcomes(rate):
+    """The outcome with its interval, by task, method and lag."""
+    return {
+        (row["task"], row["method"], int(row["lag"])): tuple(float(row[name]) for name in ("score", "low", "high"))
+        for row in rows(RESULTS / "lab-lag" / "curves.csv")
+        if row["rate"] == rate
+    }
+
+
+def above(task, one, other, rate="best"):
+    """The lags at which the interval of one method lies above that of the other."""
+    of = outcomes(rate)
+    lags = sorted({lag for where, _, lag in of if where == task})
+    return [lag for lag in lags if of[task, one, lag][1] > of[task, other, lag][2]]
+
+
+@pytest.mark.parametrize(
+    ("task", "one", "other", "lags", "said"),
+    [
+        (ACROBOT, "IMPACT", "PPO", [4, 8, 16, 32, 64, 128, 256], "from a lag of 4 on Acrobot and 32 on Breakout its"),
+        (BREAKOUT, "IMPACT", "PPO", [32, 128], "on Acrobot and 32 on Breakout its outcome is also above PPO's."),
+        (CARTPOLE, "PPO", "IMPACT", [1, 2, 4, 8, 16, 32, 64], "On CartPole it is below PPO's from 1 to 64."),
+        (BREAKOUT, "decoupled PPO", "PPO", [32, 128], "is above PPO at 32 and 128 on Breakout,"),
+        (ACROBOT, "decoupled PPO", "PPO", [16, 32, 128, 256], "at 16, 32, 128 and 256 on Acrobot,"),
+        (CARTPOLE, "decoupled PPO", "PPO", [128, 256], "and at 128 and 256 on CartPole."),
+        (
+            ACROBOT,
+            "IMPACT",
+            NONE,
+            [1, 2, 4, 8, 16, 32, 64, 128],
+            "no correction at lags 1 to 128 of Acrobot and 2 to 128",
+        ),
+        (BREAKOUT, "IMPACT", NONE, [2, 8, 32, 128], "1 to 128 of Acrobot and 2 to 128 of Breakout,"),
+        (CARTPOLE, "PPO", NONE, [0, 1, 4, 8, 16, 32], "PPO's at 0, 1 and 4 to 32 of CartPole."),
+        (CARTPOLE, "cap, demo", "cap, theorem", [16, 32, 64, 128, 256], "the theorem's at lags 16 to 256 of CartPole"),
+        (BREAKOUT, "cap, demo", "cap, theorem", [2, 8, 32], "and at 2, 8 and 32 of Breakout;"),
+        (ACROBOT, "cap, demo", "cap, theorem", [], "on Acrobot their intervals overlap everywhere."),
+        (ACROBOT, "cap, theorem", "cap, demo", [], "on Acrobot their intervals overlap everywhere."),
+    ],
+)
+def test_one_method_above_another(task, one, other, lags, said):
+    assert above(task, one, other) == lags
+    assert not missing(PAGE, said)
+
+
+def test_no_cap_is_above_ppo():
+    for task in (CARTPOLE, ACROBOT, BREAKOUT):
+        for cap in ("cap, demo", "cap, theorem"):
+            assert not above(task, cap, "PPO")
+            assert len(above(task, "PPO", cap)) >= 2
+    said = "Neither form lies above PPO at any lag of any task; both lie below it at several."
+    assert not missing(PAGE, said)
+
+
+def test_without_a_correction_old_data_are_best_on_cartpole():
+    methods = dict.fromkeys(method for _, method, _ in outcomes("best") if method != NONE)
+    assert [
+        lag for lag in above(CARTPOLE, NONE, "PPO") if all(lag in above(CARTPOLE, NONE, one) for one in methods)
+    ] == [
+        128,
+        256,
+    ]
+    assert not missing(PAGE, "from a lag of 128 on: no correction lies above every other method.")
+
+
+def test_orders_that_the_rate_reverses():
+    """At the best rate one is above the other, and at the shared rate the other above the one."""
+    methods = dict.fromkeys(method for _, method, _ in outcomes("best"))
+    found = {
+        (task, one, other): lags
+        for task in (CARTPOLE, ACROBOT, BREAKOUT)
+        for one in methods
+        for other in methods
+        if (lags := sorted({*above(task, one, other)} & {*above(task, other, one, "shared")}))
+    }
+    assert found == {
+        (CARTPOLE, NONE, "V-trace"): [128],
+        (CARTPOLE, NONE, "cap, theorem"): [64],
+        (CARTPOLE, "cap, demo", "cap, theorem"): [128],
+        (BREAKOUT, NONE, "cap, theorem"): [8],
+    }
+    best, shared = (
+        [f"{of[CARTPOLE, method, 128][1]:.0f} to {of[CARTPOLE, method, 128][2]:.0f}" for method in (NONE, "V-trace")]
+        for of in (outcomes("best"), outcomes("shared"))
+    )
+    assert not missing(
+        PAGE,
+        f"at the best rates, {best[0]} against {best[1]}, and below it at the shared rate, {shared[0]} against "
+        f"{shared[1]};",
+    )
+
+
+# ---- the language task -----------------------------------------------------------------------------------------------
+
+LANGUAGE = RESULTS / "lab-language"
+
+
+def test_which_method_on_the_language_task():
+    verdicts = {}
+    for row in rows(LANGUAGE / "against.csv"):
+        verdicts.setdefault(row["verdict"], {}).setdefault(row["method"], []).append(int(row["lag"]))
+    beats = verdicts["beats"]
+    assert {method for method, lags in beats.items() if min(lags) <= 8} == {"M2PO", "TOPR"}
+    weights = ("AReaL", "TIS, tokens", "IcePop", "CISPO")
+    assert all({16, 32, 64, 256} <= {*beats[method]} for method in weights)
+    methods = {row["method"] for row in rows(LANGUAGE / "best.csv")}
+    assert methods - {*verdicts["below"]} - {"GRPO"} == {"IcePop", "M2PO", "VESPO", "TOPR"}
+    of = {row["method"]: float(row["outcome"]) for row in rows(LANGUAGE / "best.csv") if row["lag"] == "64"}
+    ends = [f"{end(of[method] for method in (*weights, 'TIS, answers')):.2f}" for end in (min, max)]
+    assert f"{of['M2PO']:.2f}" == f"{of['TOPR']:.2f}"
+    half = {row["method"]: row["half"] for row in rows(LANGUAGE / "half.csv") if row["rate"] == "best"}
+    assert not missing(
+        PAGE,
+        f"at 64 these have {ends[0]} to {ends[1]}, M2PO and TOPR {of['M2PO']:.2f}, GRPO {of['GRPO']:.2f}.",
+        f"No correction loses half at {float(half[NONE]):.0f} updates.",
+    )
+
+
+def test_the_order_at_the_shared_rate():
+    of = {int(row["lag"]): row for row in rows(LANGUAGE / "q3.csv")}
+    tau = {lag: f"{float(row['tau']):.2f}" for lag, row in of.items()}
+    assert [lag for lag, row in of.items() if row["verdict"] == "misleads"] == [64]
+    assert {pair.split(" > ")[0] for pair in of[64]["pairs"].split("; ")} == {"AReaL", "TIS, answers", "CISPO"}
+    rates = {(row["method"], row["lag"]): row for row in rows(LANGUAGE / "best.csv")}
+    for method in ("AReaL", "TIS, answers", "CISPO"):
+        both = {rates[method, "64"][f"rate_of_{half}_seeds"] for half in ("even", "odd")}
+        assert both == {"0.00063"}
+    largest = [
+        method
+        for (method, lag), row in rates.items()
+        if lag == "256" and {row["rate_of_even_seeds"], row["rate_of_odd_seeds"]} == {"0.02"}
+    ]
+    assert len(largest) == 6
+    assert [tau[lag] for lag in (0, 1, 4)] == ["1.00"] * 3
+    assert not missing(
+        PAGE,
+        f"and differs from 16 on (Kendall's τ {tau[16]}, {tau[32]}, {tau[64]}, and {tau[256]} at 256).",
+        "At a lag of 256 the best rate of six methods is the largest of the grid.",
+    )
+
+
+def test_cosines():
+    of = {(row["method"], int(row["lag"])): row for row in rows(LANGUAGE / "q5.csv")}
+    without = [float(row["cosine"]) for (_, lag), row in of.items() if lag == 0]
+    assert {row["appears"] for row in of.values()} == {"no"}
+    assert {method for (method, _), row in of.items() if row["rises"] == "yes"} == {NONE, "M2PO"}
+    one, long = (f"{abs(float(of['GRPO', lag]['cosine'])):.2f}" for lag in (1, 32))
+    grpo = dict(zip(TABLES["language-methods"]().headings, TABLES["language-methods"]().rows[1], strict=True))
+    dip = {row["lag"]: f"{float(row['outcome']):.2f}" for row in rows(LANGUAGE / "best.csv") if row["method"] == "GRPO"}
+    assert dip["4"] == grpo["lag 4"]
+    assert not missing(
+        PAGE,
+        f"without lag it is {min(without):.2f} to {max(without):.2f} for all.",
+        f"GRPO's is {one} at a lag of 1 and {long} at 32.",
+        f"GRPO has {dip['1']}, {dip['4']} and {dip['8']} at 1, 4 and 8.",
+    )

@@ -1,0 +1,439 @@
+"""Further sentences of the pages of results have the numbers of the committed results: costs, times and answers."""
+
+import re
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from experiments.report import claims
+from experiments.report.tables import TABLES
+from experiments.tasks import minionsrl
+from experiments.toolkit.statistics import estimate
+from tests.experiments.committed import (
+    HOPPER,
+    RESULTS,
+    SMALL,
+    by_variant,
+    middle,
+    missing,
+    percent,
+    result,
+    shown,
+    spent_until,
+    table,
+    tuned_runs,
+)
+from tests.experiments.csv_rows import rows
+
+PAGE = "docs/results.md"
+#: The columns of the map's table of answers.
+KAPPAS = (0.25, 1.0, 4.0, 16.0)
+
+
+def mid(of, column, spec):
+    """The interquartile mean of a result of runs."""
+    return middle(result(of, column, ".9f"), spec)
+
+
+# ---- Stellaris -------------------------------------------------------------------------------------------------------
+
+
+def test_the_demos_ladder():
+    runs, why = by_variant(SMALL / "stellaris-why"), table("stellaris-why", "with")
+    end = mid(runs["baseline"], "virtual_seconds", ".0f")
+    costs = [float(middle(row["virtual time"])) for name, row in why.items() if name in runs and "0 s" not in name]
+    assert not missing(
+        PAGE,
+        f"Equal time means {end} s, when the baseline ends",
+        f'("Serverless" computes the gradients of the row before, so its {shown(why["serverless"]["/ row before"])} is '
+        "chance.)",
+        f"gradients that are {mid(runs['weights'], 'staleness_mean', '.1f')} versions old on average",
+        f"Under the demo's bill all variants cost {min(costs):.2f} to {max(costs):.2f} times the baseline;",
+        f"time counts only the systems' own work, {mid(runs['baseline, 0 s'], 'virtual_seconds', '.0f')} s for the",
+    )
+    assert {middle(why[name]["by use"], ".1f") for name in ("serverless", "asynchrony", "cap", "weights")} == {"0.2"}
+    short = mid(by_variant(SMALL / "stellaris-motivation")["stellaris"], "virtual_seconds", ".0f")
+    at_the_end = middle(why["no waiting"]["return, equal time"])
+    assert not missing(PAGE, f"Stellaris', after {short} s; at the end of the baseline, after {end} s, the ratio is")
+    assert not missing(PAGE, f"after {end} s, the ratio is {at_the_end}.)")
+
+
+def test_times_of_tuned_systems():
+    until = [f"{estimate(spent_until(600, tuned_runs(name), 'seconds')):.0f}" for name in ("stellaris", "synchronous")]
+    parts = by_variant(SMALL / "stellaris-ablation")
+    cost = {name: float(mid(parts[name], "cost_pay_per_use", ".6f")) for name in ("Stellaris", "one learner")}
+    times = {name: float(mid(of, "virtual_seconds", ".6f")) for name, of in parts.items()}
+    actor, learner, parameter = (
+        {
+            name: f"{float(took):.0f}"
+            for name, took in table("stellaris-latency", "function")[which].items()
+            if "." in took
+        }
+        for which in ("actor", "learner", "parameter")
+    )
+    assert not missing(
+        PAGE,
+        f"Stellaris takes {until[0]} s against synchronous PPO's {until[1]}.",
+        f"one alone {times['one learner']:.0f} s and {cost['one learner'] / cost['Stellaris']:.1f} times the cost",
+        f"instead of one by one saves {times['no aggregation'] - times['Stellaris']:.0f} s.",
+        f"An actor's invocation takes {actor['running']} ms including transfers, after {actor['waiting']} ms of "
+        f"queueing and, on average, {actor['starting']} ms of cold start; a learner's takes {learner['running']} ms, "
+        f"after {learner['waiting']} and {learner['starting']} ms; the parameter function's takes "
+        f"{parameter['running']} ms, after {parameter['waiting']} ms of queueing.",
+    )
+    of = by_variant(SMALL / "stellaris-sensitivity")
+    versions = [mid(of[name], "versions", ",.0f") for name in ("d = 0.8", "d = 1, rho = 2, v = 3")]
+    assert not missing(PAGE, f"makes {versions[0]} versions instead of {versions[1]} in the same time")
+
+
+def test_costs_of_scaling():
+    of = table("stellaris-scaling", "variant")
+    runs = by_variant(SMALL / "stellaris-scaling")
+    usd = {name: float(middle(row["USD use / 1M steps"], ".6f")) for name, row in of.items()}
+    own, reserved = (
+        [cost for name, cost in usd.items() if name.startswith(f"{system}, actors")]
+        for system in ("stellaris", "synchronous")
+    )
+    many, more = (middle(of[f"stellaris, learners {n}"]["steps / virtual s"], ",.0f") for n in (16, 64))
+    finals = [mid(runs[f"data-parallel, learners {n}"], "final_return", ".0f") for n in (16, 64)]
+    speed = [float(middle(of[f"data-parallel, learners {n}"]["steps / virtual s"], ".6f")) for n in (16, 4)]
+    dear = [usd[f"data-parallel, learners {n}"] / usd["data-parallel, learners 4"] for n in (16, 64)]
+    assert speed[0] < speed[1]
+    assert [round(dear[0]), round(dear[1])] == [4, 20]
+    assert not missing(
+        PAGE,
+        f"cost Stellaris {min(own):.2f} to {max(own):.2f} USD by use for any number of actors",
+        f"between {min(reserved):.2f} USD, with 16 actors, and {max(reserved):.1f}, with 1,024,",
+        f"Stellaris makes {many} and {more} steps per second",
+        f"learn as before with 16 ({finals[0]}) and with 64 ({finals[1]}), but 16 are slower than 4, and cost "
+        "four times as much, and 64 twenty times.",
+    )
+
+
+def test_returns_against_par_rl():
+    of = by_variant(SMALL / "stellaris-hpc")
+    own, other = (mid(of[name], "final_return", ".0f") for name in ("stellaris", "PAR-RL"))
+    steps = float(of["PAR-RL"][0]["steps"])
+    assert not missing(PAGE, f"({own} and {other}, while tuned synchronous PPO")
+    assert not missing(PAGE, f"with small batches has {claims.tuned(HOPPER, steps):,.0f} after as many steps)")
+
+
+def test_calibration():
+    (qbert,) = (row for row in TABLES["calibration"]().rows if row[0] == "Qbert-v5")
+    assert round(1 / float(qbert[-1])) == 19
+    assert not missing(PAGE, "without a GPU, takes nineteen times as long.")
+
+
+def test_qberts_times():
+    groups = by_variant(RESULTS / "qbert", "Qbert-v5")
+    own, other = (
+        f"{np.median([float(run['virtual_seconds']) for run in groups[name]]):.0f}"
+        for name in ("stellaris", "synchronous")
+    )
+    assert not missing(PAGE, f"and in {own} virtual seconds against {other}.")
+
+
+# ---- MinionsRL -------------------------------------------------------------------------------------------------------
+
+
+def test_azures_bill():
+    said = []
+    for environment in (HOPPER, "HalfCheetah-v4"):
+        of = by_variant(SMALL / "minionsrl-training", environment)
+        own, other = ([float(run["cost_azure"]) for run in of[name]] for name in ("MinionsRL", "Azure ML"))
+        saved = estimate(1 - np.divide(own, other))
+        said.append((mid(of["MinionsRL"], "cost_azure", ".3f"), mid(of["Azure ML"], "cost_azure", ".3f"), saved))
+    (hopper, reserved, saved), (cheetah, others, more) = said
+    spared, dearer = percent(saved), percent(more)
+    assert not missing(
+        PAGE,
+        f"{hopper} USD against {reserved} on Hopper ({spared[0]} saved, {spared[1]}), {cheetah} against {others} on "
+        f"HalfCheetah ({dearer[0].replace('-', chr(0x2212))}, {dearer[1]}).",
+    )
+
+
+def test_fine_tuning():
+    of = {row["scheduler"]: row for row in rows(SMALL / "minionsrl-finetuning" / "table.csv")}
+    seconds = {name: shown(row["virtual s"], ".1f").replace(" (", " s (") for name, row in of.items()}
+    usd = {name: shown(row["USD by Eq. 2"], ".4f") for name, row in of.items()}
+    trained = {
+        name: sum(float(row["cost"]) for row in rows(minionsrl.SCHEDULERS / f"Hopper-v4{end}.csv"))
+        for name, end in (("from scratch", ""), ("fine-tuned", "-tuned"))
+    }
+    assert not missing(
+        PAGE,
+        f"on ten runs of Hopper-v4 that cost {trained['fine-tuned']:.2f} USD, takes {seconds['fine-tuned']} and "
+        f"{usd['fine-tuned'].replace(' (', ' USD (')} to a return of 600, on five seeds; before fine-tuning "
+        f"{seconds['before fine-tuning']} and {middle(usd['before fine-tuning'], '.4f')}.",
+        f"on 100 runs for {trained['from scratch']:.2f} USD, takes {seconds['from scratch']} and "
+        f"{middle(usd['from scratch'], '.4f')} USD.",
+    )
+
+
+def test_one_round():
+    of = {(row["environment"], row["actors"]): row for row in rows(SMALL / "minionsrl-scaling" / "table.csv")}
+    took = {key: middle(row["round"]) for key, row in of.items()}
+    least, most = "1 actors", "32 actors"
+    learners = {
+        key: float(middle(row["learner"], ".6f")) > float(middle(row["actors, mean"], ".6f")) for key, row in of.items()
+    }
+    for environment in (HOPPER, "HalfCheetah-v4"):
+        assert [learners[environment, f"{n} actors"] for n in (1, 2, 4, 8, 16, 32)] == [False] * 3 + [True] * 3
+    assert [learners["Humanoid-v4", f"{n} actors"] for n in (1, 2, 4, 8)] == [False, True, True, True]
+    assert all(slow for (environment, _), slow in learners.items() if environment == "Qbert-v5")
+    hopper, cheetah, humanoid, qbert = (
+        [took[environment, number] for number in (least, most)]
+        for environment in (HOPPER, "HalfCheetah-v4", "Humanoid-v4", "Qbert-v5")
+    )
+    assert hopper[0] == cheetah[0]
+    assert not missing(
+        PAGE,
+        f"One round takes {hopper[0]} s with one actor, and with 32 {hopper[1]} s on Hopper-v4 and {cheetah[1]} on "
+        f"HalfCheetah-v4; {humanoid[0]} and {humanoid[1]} s on Humanoid-v4 (five seeds), {qbert[0]} and {qbert[1]} s "
+        "on Qbert-v5 (one seed)",
+        "It exceeds the actors' from eight actors on, on Humanoid-v4 from two, and on Qbert-v5 with any number.",
+    )
+
+
+def test_latencies():
+    of = {row["function"]: row for row in rows(SMALL / "minionsrl-latency" / "table.csv")}
+    actor, learner = (
+        [f"{float(of[f'{name}, on demand'][column]):,.0f}" for column in ("starting", "communicating", "computing")]
+        for name in ("actor", "learner")
+    )
+    assert not missing(
+        PAGE,
+        f"an actor takes {actor[0]} ms to start, {actor[1]} to communicate and {actor[2]} to compute; the learner "
+        f"{learner[0]}, {learner[1]} and {learner[2]}.",
+    )
+
+
+# ---- the map, and learning from trajectories -------------------------------------------------------------------------
+
+
+def advantages(what, growth):
+    """The measured ratios and numbers of learners in the map's table of answers, by variation, actors, κ and task."""
+    found = {}
+    headings = TABLES["map-answers"]().headings
+    for equal, variation, actors, *cells in TABLES["map-answers"]().rows:
+        if equal == f"{what}, g = {growth}":
+            for heading, cell in zip(headings[3:], cells, strict=True):
+                task, kappa = heading.split(", κ = ")
+                ratio, learners = re.match(r"([\d.]+) \((\d+)\)", cell).groups()
+                found[float(variation), actors, float(kappa), task] = float(ratio), int(learners)
+    return found
+
+
+def on_the_map(what, growth, **conditions):
+    of = advantages(what, growth)
+    names = ("variation", "actors", "kappa", "task")
+    return [cell for key, cell in of.items() if conditions.items() <= dict(zip(names, key, strict=True)).items()]
+
+
+def test_where_asynchronous_learners_win():
+    four, split, cartpole, acrobot = (
+        [f"{end(of)[0]:.1f}" for end in (min, max)]
+        for of in (
+            on_the_map("time", 0, actors="sampling on", kappa=4.0),
+            on_the_map("time", 1, actors="sampling on", kappa=4.0, variation=1.0),
+            on_the_map("time", 0, actors="sampling on", kappa=16.0, task="CartPole"),
+            on_the_map("time", 0, actors="sampling on", kappa=16.0, task="Acrobot"),
+        )
+    )
+    assert [round(float(end)) for end in cartpole] == [6, 6]
+    assert max(on_the_map("time", 0, actors="in rounds", variation=1.0, kappa=4.0)) < (1, 0)
+    assert min(on_the_map("time", 0, actors="in rounds", variation=1.0, kappa=16.0)) > (1, 0)
+    machines = {
+        task: max(ratio for kappa in KAPPAS for ratio, _ in on_the_map("machines", 0, kappa=kappa, task=task))
+        for task in ("CartPole", "Acrobot")
+    }
+    assert machines["Acrobot"] < 1
+    assert not missing(
+        PAGE,
+        f"ahead {four[0]} to {four[1]} times at κ = 4. At κ = 16 it is ahead nearly 6 times on CartPole and "
+        f"{acrobot[0]} to {acrobot[1]} times on Acrobot,",
+        f"{split[0]} to {split[1]} times at κ = 4, variation 1.",
+        f"Stellaris is ahead by at most {machines['CartPole']:.2f} times on CartPole, and nowhere on Acrobot",
+    )
+    assert not missing(
+        "docs/architectures.md",
+        f"{four[0]} to {four[1]} times as fast as the best other system at κ = 4; at κ = 16 nearly 6 times on "
+        f"CartPole, {acrobot[0]} to {acrobot[1]} times on Acrobot",
+        f"asynchronous learners gain at most {machines['CartPole']:.2f} times on CartPole and nothing on Acrobot",
+    )
+    by_use = [ratio for ratio, _ in on_the_map("use", 0, kappa=0.25)]
+    assert [round(end(by_use)) for end in (min, max)] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("kappas", "task", "learners"),
+    [
+        ((0.25, 1.0), {}, [1, 2]),
+        ((4.0,), {}, [4, 8]),
+        ((16.0,), {"task": "CartPole"}, [16, 16]),
+        ((16.0,), {"task": "Acrobot"}, [4, 4]),
+    ],
+)
+def test_how_many_learners(kappas, task, learners):
+    found = [n for kappa in kappas for _, n in on_the_map("time", 0, actors="sampling on", kappa=kappa, **task)]
+    assert [min(found), max(found)] == learners
+    said = "one or two up to κ = 1, and four to eight at κ = 4. At κ = 16, the tasks differ: 16 on CartPole, four on"
+    assert not missing(PAGE, said)
+
+
+def test_rounds_wait_for_the_slowest():
+    speed = {
+        row["variation"]: float(row["steps_per_second"])
+        for row in rows(RESULTS / "stellaris-map" / "speed.csv")
+        if (row["system"], row["kappa"]) == ("synchronous", "0.0625")
+    }
+    assert speed["0.0"] / speed["1.0"] == pytest.approx(3, abs=0.05)
+    said = "up to three times as long as without variation"
+    assert not missing(PAGE, said)
+    assert not missing("docs/architectures.md", said)
+
+
+def test_one_learner_is_enough_below_one():
+    ratios = {True: [], False: []}
+    for task in ("CartPole", "Acrobot-v1"):
+        for row in rows(RESULTS / "stellaris-map" / f"map_{task}.csv"):
+            if row["what"] == "time" and float(row["kappa"]) <= 1 < float(row["learners"]):
+                ratios[float(row["learners"]) >= 16].append(float(row["asynchronous actors, one learner"]))
+    assert max(ratios[False]) < 1.3
+    assert max(ratios[True]) < 1
+    assert not missing(PAGE, "is ahead of it by less than 1.3", "with 16 or more it is behind")
+
+
+def test_many_learners_need_more_steps():
+    of = [row for row in rows(RESULTS / "stellaris-map" / "eta_CartPole.csv") if float(row["learners"]) >= 16]
+    steps = [1 / float(row["eta"]) for row in of]
+    below = sum(float(row["eta_high"]) < 1 for row in of)
+    assert not missing(
+        PAGE,
+        f"{min(steps):.1f} to {max(steps):.1f} times as many steps on CartPole ({below} of {len(of)} intervals exclude "
+        "1)",
+    )
+    assert not missing("docs/architectures.md", f"need {min(steps):.1f} to {max(steps):.1f} times as many steps")
+
+
+def test_speeds_against_the_expectations():
+    of = {row[0]: dict(zip(TABLES["map-speed"]().headings, row, strict=True)) for row in TABLES["map-speed"]().rows}
+    rounds, shared, own = (
+        float(of[name]["κ = 4"])
+        for name in (
+            "Stellaris, in rounds, four learners on a GPU",
+            "Stellaris, sampling on, four learners on a GPU",
+            "the same, a GPU each",
+        )
+    )
+    assert not missing(
+        "docs/map.md", f"{rounds:.1f} for the testbed in rounds at κ = 4", f"and {shared:.1f} and {own:.1f} for"
+    )
+
+
+def test_trajectories():
+    of = {}
+    for row in rows(RESULTS / "gear" / "played.csv"):
+        of.setdefault((row["model"], row["actions"], row["seed"]), []).append(float(row["mean_return"]))
+    best = [of["transformer", "sampled", seed][-1] for seed in "012"]
+    ratios = np.divide(best, [of["cloning", "sampled", seed][0] for seed in "012"])
+    falls = [sum(np.diff(of["transformer", "sampled", seed]) < 0) for seed in "012"]
+    assert falls == [1, 0, 1]
+    assert not missing(
+        PAGE,
+        f"beats behaviour cloning on each of three seeds, {min(ratios):.1f} to {max(ratios):.1f} times.",
+        f"up to {min(best):,.0f} to {max(best):,.0f};",
+    )
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+
+def test_what_the_return_depends_on():
+    of = {(row["system"], row["setting"]): row for row in rows(RESULTS / "tuning" / "runs.csv")}
+
+    def final(setting, system="synchronous"):
+        return f"{float(of[system, setting]['final_return']):,.0f}"
+
+    def seconds(setting, system="stellaris"):
+        return f"{float(of[system, setting]['virtual_seconds']):.0f}"
+
+    few, middling, many = ("5 x 512", "10 x 1024"), ("3e-4, 10 x 512", "5 x 256"), ("10 x 256", "20 x 512")
+    for settings, gradients in ((few, "4880"), (middling, "9760"), (many, "19520")):
+        assert {of["synchronous", name]["gradients"] for name in settings} == {gradients}
+    counted = [" and ".join(final(name) for name in settings) for settings in (few, middling, many)]
+    mean, each = (("in rounds", "in rounds, 6e-4"), ("in rounds, a step each", "in rounds, a step each, 6e-4"))
+    old = of["stellaris", each[1]]["staleness_mean"]
+    assert not missing(
+        "docs/systems.md",
+        f"Synchronous PPO at 3e-4 reaches {counted[0]} with 4,880 gradients (5 epochs of 512; 10 of 1,024), "
+        f"{counted[1]} with 9,760, and {counted[2]} with 19,520",
+        f"reaches {final(mean[0], 'stellaris')} at 3e-4, and one step for each gradient, as in the authors' demo, "
+        f"{final(each[0], 'stellaris')}. At 6e-4 the two reach {final(mean[1], 'stellaris')} and "
+        f"{final(each[1], 'stellaris')}.",
+        f"reach {final(each[0], 'stellaris')} after {seconds(each[0])} s; actors that keep sampling reach "
+        f"{final('a step each', 'stellaris')} after {seconds('a step each')} s.",
+        f"the remaining difference, {final(each[1], 'stellaris')} against {final('6e-4')} at equal gradients",
+        f"Stellaris' gradients are {float(old):.1f} versions old on average",
+        f"IMPALA and IMPACT take {seconds('1e-3, 4 x 4, in rounds', 'asynchronous actors')} and "
+        f"{seconds('3e-4, 10 turns, one batch', 'IMPACT')} s for the 500,000 steps, the synchronous system "
+        f"{seconds('6e-4', 'synchronous')}",
+        f"IMPALA's policies collapsed ({final('1e-3, 4 x 2', 'asynchronous actors')} at 4 epochs of 2).",
+    )
+
+
+def test_impala_and_impact_for_a_million_steps():
+    runs, curves = by_variant(RESULTS / "hopper"), {}
+    for row in rows(RESULTS / "hopper" / "curves.csv"):
+        if row["system"] == "asynchronous actors":
+            curves.setdefault(row["seed"], []).append(float(row["episode_return"]))
+    (fell, last), (other, end), (low, _) = sorted(
+        ((max(of), of[-1]) for of in curves.values()), key=lambda both: both[0] - both[1], reverse=True
+    )
+    gradients = {name: f"{fmean(float(run['gradients']) for run in of):,.0f}" for name, of in runs.items()}
+    assert min(fell, other) > 1000 > low
+    assert not missing(
+        "docs/systems.md",
+        f"computes {gradients['IMPACT']} gradients, while PPO computes {gradients['synchronous']}.",
+        f"IMPALA reaches 1,000 on two seeds, and ends there at {last:,.0f} and {end:,.0f}:",
+    )
+
+
+def test_the_worked_example_of_a_log():
+    of = {row["what"]: row for row in rows(RESULTS / "what-if" / "table.csv")}
+    log, simulated, waiting = (of[name] for name in ("log", "as it was logged, simulated", "synchronous"))
+    less = 1 - float(waiting["versions/s"]) / float(simulated["versions/s"])
+    assert not missing(
+        "docs/traces.md",
+        f"makes {simulated['versions/s']} versions per second where the log has {log['versions/s']}, and its data have "
+        f"a mean age of {simulated['mean age']} instead of {log['mean age']};",
+        f"Waiting for each update costs {100 * less:.0f} % of the versions.",
+    )
+
+
+def test_how_far_off_policy_training_can_be():
+    half = {row["method"]: row["half"] for row in rows(RESULTS / "lab-language" / "half.csv") if row["rate"] == "best"}
+    assert half["AReaL"] == half["TIS, tokens"] == "> 256"
+    none, clip = (f"{float(half[method]):.0f}" for method in ("no correction", "GRPO"))
+    assert not missing("docs/questions.md", f"a lag of {none} updates without a correction, {clip} with GRPO's clip,")
+
+
+@pytest.mark.parametrize(
+    ("method", "task", "said"),
+    [
+        ("IMPACT", "Acrobot-v1", "IMPACT kept half of its return up to a lag of {half:.0f} on Acrobot"),
+        ("IMPACT", "Acrobot-v1", "keeps half of its outcome up to {half:.0f} batches on Acrobot"),
+        ("PPO", "CartPole", "It kept 90 % of its return up to a lag of {free} batches on CartPole,"),
+        ("PPO", "Breakout-MinAtar", "on CartPole, {free} on Breakout,"),
+        ("PPO", "Acrobot-v1", "on Breakout, and {free} on Acrobot."),
+    ],
+)
+def test_lags_that_methods_tolerate(method, task, said):
+    (row,) = (
+        row
+        for row in rows(RESULTS / "lab-lag" / "half.csv")
+        if (row["method"], row["task"], row["rate"]) == (method, task, "best")
+    )
+    sentence = said.format(half=float(row["half"]), free=row["free"])
+    assert not missing(PAGE, sentence) or not missing("docs/corrections.md", sentence)
