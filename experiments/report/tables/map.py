@@ -1,12 +1,12 @@
 """The tables of the map of where asynchronous learners win."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
 from experiments.figures.map.outcomes import MACHINES, TIME, USE, Speeds, rate
-from experiments.report.tables.results import rows
+from experiments.report.tables.results import rounded, rows
 from experiments.report.tables.table import Table
 
 #: The columns of the table, in fragments.
@@ -119,3 +119,39 @@ def _around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
     """Returns the nearest measured values below and above, which may be the same."""
     below, above = [y for y in measured if y <= x], [y for y in measured if y >= x]
     return {max(below, default=measured[0]), min(above, default=measured[-1])}
+
+
+def confirmed() -> Table:
+    """Returns what the map foretells of Hopper's deployments, and what was found on the event loop."""
+    lines = []
+    for row in rows("small/stellaris-map-hopper/table.csv"):
+        place = tuple(float(row[name]) for name in ("kappa", "variation", "learners"))
+        told = [_foretold(task, row["system"], *place) for task in _TASKS]
+        lines.append(
+            (
+                _WAYS[row["system"]],
+                *(f"{number:g}" for number in place),
+                " and ".join(f"{at_most}{one['best']}" for one, at_most in told),
+                rounded(row[row["best other"]]),
+                row["best other"],
+                " and ".join(f"{at_most}{one['eta']}" for one, at_most in told),
+                rounded(row["eta"]),
+                row["reached"],
+            )
+        )
+    deployment = ("actors", "κ", "variation", "learners")
+    ahead = ("time of the best other / Stellaris', foretold", "on Hopper", "the best other")
+    headings = (*deployment, *ahead, "η, foretold", "η on Hopper", "reached")
+    return Table(headings, lines, left=("the best other",))
+
+
+def _foretold(task: str, system: str, kappa: float, variation: float, learners: float) -> tuple[Mapping[str, str], str]:
+    """Returns the map's advantage at equal time and η of a deployment, and "≤ " if they are upper bounds."""
+    (row,) = (
+        row
+        for row in rows(f"stellaris-map/map_{task}.csv")
+        if (row["what"], float(row["growth"]), row["system"]) == (TIME, 0.0, system)
+        and tuple(float(row[name]) for name in ("kappa", "variation", "learners")) == (kappa, variation, learners)
+    )
+    at_most = "≤ " if bounded(kappa, int(learners), _missed(task, system, variation)) else ""
+    return {name: f"{float(row[name]):.2f}" for name in ("best", "eta")}, at_most
