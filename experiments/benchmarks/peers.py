@@ -20,6 +20,7 @@ from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.running import SB3, SBX, TORCH, Side, Way, run
 from experiments.benchmarks.sides.protocol import Round, Task
 from experiments.toolkit import options
+from experiments.tuning_steps import STEPS
 
 DESCRIPTION = "training against Stable-Baselines3, SBX and Ray RLlib, which the benchmark installs"
 
@@ -88,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--returns",
         metavar="SEEDS",
         type=options.whole(1),
-        help=f"compare only the returns after {after_steps.STEPS:,} steps, with each library's own preset and so many seeds",
+        help=f"only compare returns after {STEPS:,} steps, each library's own preset, so many seeds",
     )
     parser.add_argument(
         "--out", type=options.folder, default=Path("results"), help="results folder, for the runs of --returns"

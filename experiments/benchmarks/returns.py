@@ -14,7 +14,8 @@ from experiments import tuning_steps
 from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.running import SB3, SBX, Side, Way, run
 from experiments.benchmarks.sides.protocol import Round, Task
-from experiments.toolkit import output, shell
+from experiments.study.cells import code_version
+from experiments.toolkit import output, provenance, shell
 from experiments.toolkit.statistics import estimate, ratio
 from experiments.tuning_steps import STEPS, Setting
 
@@ -58,7 +59,7 @@ def measure(say: Callable[[str], None], seeds: int, out: Path) -> Iterator[Compa
     Args:
       say: the function that gets the progress, a line of text at a time.
       seeds: the number of seeds, from 0.
-      out: the results folder; the returns are in `peers-returns/runs.csv`.
+      out: the results folder; the files are in its folder `peers-returns`.
 
     Raises:
       UsageError: if no setting has been chosen yet.
@@ -71,13 +72,15 @@ def measure(say: Callable[[str], None], seeds: int, out: Path) -> Iterator[Compa
     sides = (ours(tuning_steps.SETTINGS[tuning_steps.CHOSEN]), *PEERS)
     for side in sides:
         side.python(say)
+    home = out / "peers-returns"
+    provenance.write(home / "provenance.json", code_version(), setting=tuning_steps.CHOSEN)
     runs: list[dict[str, Any]] = []
     for seed in range(seeds):
         for side in sides:
             last = last_round(side, run(replace(side, task=replace(side.task, seed=seed)), side.ways[0]))
             say(f"seed {seed}: {side.name}: {last.episode_return:,.0f} after {last.seconds:.0f} s")
             runs.append({"side": side.name, "seed": seed, "return": last.episode_return})
-            output.write_rows(out / "peers-returns" / "runs.csv", runs)
+            output.write_rows(home / "runs.csv", runs)
     yield from rows({side.name: [one["return"] for one in runs if one["side"] == side.name] for side in sides})
 
 
