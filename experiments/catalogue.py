@@ -51,6 +51,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "study": Entry("own_study", "a study in a file of your own"),
     "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
     "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
+    "tuning-steps": Entry("tuning_steps", "", {"smoke": "2", "small": "20"}),
     "stellaris-calibration": Entry(
         "figures.stellaris.calibration",
         "measured time of function bodies",

@@ -1,29 +1,26 @@
-"""Compares our systems with Stable-Baselines3, SBX and Ray RLlib: steps per second, and seconds to a return.
+"""Compares our systems with Stable-Baselines3, SBX and Ray RLlib: steps per second, seconds to a return, and returns.
 
 The sides train one after the other in separate processes, in several turns, on the same machine, with the same workload
 and hyperparameters (`sides.protocol.Task`). Peers step Gymnasium's Hopper-v4 and our systems step EnvPool's, so the
 comparison includes the environments. In the first turn each peer runs in every way that may suit the machine, such as
 with one thread or two; in later turns it runs in the fastest way.
+
+The returns after as many steps are a part of their own, in which every peer has its own preset (`returns`).
 """
 
 import argparse
-import contextlib
 import math
-import os
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
-from experiments.benchmarks.installed import python_of
+from experiments.benchmarks import returns as after_steps
 from experiments.benchmarks.measuring import Comparison
-from experiments.benchmarks.sides.protocol import Round, Task, rounds_in
+from experiments.benchmarks.running import SB3, SBX, TORCH, Side, Way, run
+from experiments.benchmarks.sides.protocol import Round, Task
 from experiments.toolkit import options
+from experiments.tuning_steps import STEPS
 
 DESCRIPTION = "training against Stable-Baselines3, SBX and Ray RLlib, which the benchmark installs"
 
@@ -33,38 +30,8 @@ PPO = Task(warm_up=2, seconds=10.0)
 IMPALA = replace(PPO, algorithm="impala", epochs=1, seconds=20.0)
 #: The target return, and the seconds after which a run gives up on it.
 TARGET, PATIENCE = 500.0, 240.0
-#: The most seconds that a process may spend outside training: on imports, Ray's start and the warm-up.
-STARTUP = 90.0
-#: The repository's root, the working directory of the sides.
-_ROOT = Path(__file__).resolve().parents[2]
 
-_BOTH = ("torch==2.13.0", "gymnasium[mujoco]==1.2.2", "mujoco==4.0.0")
-_SB3 = ("stable-baselines3==2.9.2", *_BOTH)
-_SBX = ("sbx-rl==0.28.0", "jax==0.10.2", *_SB3)
-_RLLIB = ("ray[rllib]==2.60.0", *_BOTH)
-
-
-class Way(NamedTuple):
-    """A configuration to run a side in, such as a number of threads."""
-
-    name: str
-    arguments: tuple[str, ...]
-    threads: int  #: threads of linear algebra per process.
-
-
-@dataclass(frozen=True)
-class Side:
-    """The training of one library, which is compared with the others."""
-
-    name: str
-    task: Task
-    module: str  #: the name of a module in `sides`.
-    ways: tuple[Way, ...]
-    requirements: tuple[str, ...] = ()  #: packages to install; empty for our sides.
-
-    def python(self, say: Callable[[str], None]) -> Path:
-        """Returns the Python interpreter that runs the side, and installs the side's packages if needed."""
-        return python_of(self.requirements, say) if self.requirements else Path(sys.executable)
+_RLLIB = ("ray[rllib]==2.60.0", *TORCH)
 
 
 _OURS = (Way("2 threads", ("2",), 2),)
@@ -84,8 +51,8 @@ _RLLIB_IMPALA_WAYS = (
 OUR_PPO = Side("synchronous system", PPO, "ours", _OURS)
 OUR_IMPALA = Side("asynchronous actors", IMPALA, "ours", _OURS)
 PPO_PEERS = (
-    Side("Stable-Baselines3", PPO, "baselines", _SB3_WAYS, _SB3),
-    Side("SBX", PPO, "baselines", _SBX_WAYS, _SBX),
+    Side("Stable-Baselines3", PPO, "baselines", _SB3_WAYS, SB3),
+    Side("SBX", PPO, "baselines", _SBX_WAYS, SBX),
     Side("RLlib", PPO, "rllib", _RLLIB_WAYS, _RLLIB),
 )
 IMPALA_PEER = Side("RLlib's IMPALA", IMPALA, "rllib", _RLLIB_IMPALA_WAYS, _RLLIB)
@@ -118,10 +85,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--turns", type=options.whole(1), default=TURNS, help="measurements of steps per second; medians are shown"
     )
+    parser.add_argument(
+        "--returns",
+        metavar="SEEDS",
+        type=options.whole(1),
+        help=f"only compare returns after {STEPS:,} steps, each library's own preset, so many seeds",
+    )
+    parser.add_argument(
+        "--out", type=options.folder, default=Path("results"), help="results folder, for the runs of --returns"
+    )
 
 
-def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -> Iterator[Comparison]:
+def measure(
+    say: Callable[[str], None],
+    *,
+    seeds: int = 0,
+    turns: int = TURNS,
+    returns: int | None = None,
+    out: Path = Path("results"),
+) -> Iterator[Comparison]:
     """Runs every side in turn, and calls `say` with the progress."""
+    if returns is not None:
+        yield from after_steps.measure(say, returns, out)
+        return
     sides = (OUR_PPO, *PPO_PEERS, OUR_IMPALA, IMPALA_PEER)
     for side in sides:
         side.python(say)
@@ -132,7 +118,7 @@ def measure(say: Callable[[str], None], *, seeds: int = 0, turns: int = TURNS) -
         for side in (OUR_PPO, *PPO_PEERS):
             say(f"{side.name} to a return of {TARGET:g}, seed {seed} ...")
             task = replace(side.task, seed=seed, warm_up=0, seconds=PATIENCE, target=TARGET)
-            times[side.name].append(seconds_to(TARGET, _run(replace(side, task=task), ways[side.name])))
+            times[side.name].append(seconds_to(TARGET, run(replace(side, task=task), ways[side.name])))
     if seeds:
         yield from return_rows(times)
 
@@ -147,42 +133,11 @@ def speeds_of(
         for side in sides:
             each = {}
             for way in side.ways if turn == 0 else (ways[side.name],):
-                each[way] = speed(_run(side, way), side.task.warm_up)
+                each[way] = speed(run(side, way), side.task.warm_up)
                 say(f"turn {turn + 1}: {side.name}, {way.name}: {each[way]:,.0f} steps/s")
             ways[side.name] = max(each, key=lambda way: each[way])
             speeds.setdefault(side.name, []).append(max(each.values()))
     return speeds, ways
-
-
-def _run(side: Side, way: Way) -> list[Round]:
-    """Runs a side in a separate process, and returns its rounds."""
-    python = side.python(lambda line: None)
-    command = [str(python), "-m", f"experiments.benchmarks.sides.{side.module}", side.task.encoded(), *way.arguments]
-    variables = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": str(way.threads)}
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(
-            command, cwd=_ROOT, env=variables, stdout=output, stderr=errors, start_new_session=True
-        )
-        try:
-            status = process.wait(side.task.seconds + STARTUP)
-        except subprocess.TimeoutExpired:
-            status = 0  # a timeout is not an error: the rounds printed so far are the result
-        finally:
-            _end(process)
-        output.seek(0)
-        errors.seek(0)
-        if status:
-            raise RuntimeError(f"{side.name}, {way.name}: exit status {status}: {errors.read().strip()[-2000:]}")
-        return rounds_in(output.read())
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a process and its children."""
-    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
-        if process.poll() is None:
-            os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
 
 
 # ---- results ----------------------------------------------------------------------------------------------------

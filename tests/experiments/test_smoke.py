@@ -22,6 +22,7 @@ LAST = {
         "asynchronous actors: 0.0001, 4 items, in rounds",
         "IMPACT: 0.0006, 1024 items, in rounds",
     ),
+    "tuning-steps": ("8 x 256 steps, 10 x 64, 0.0003, lambda 0.95", "8 x 256 steps, 10 x 256, 0.001, lambda 0.95"),
     "stellaris-hpc-sweeps": ("stellaris, variation 1", "stellaris, gradient 4"),
     "stellaris-scaling": ("stellaris, actors 4", "stellaris, actors 64", "stellaris, learners 1"),
 }

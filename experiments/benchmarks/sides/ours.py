@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+from collections import deque
 
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
 from experiments.tasks import testbed
@@ -19,11 +20,15 @@ class _Over(Exception):
 def main(task: Task, threads: int, *, on_ray: bool = False) -> None:
     """Trains, and reports after every round."""
     reporter = Reporter(task)
+    sampled: deque[tuple[float, float | None]] = deque([(0.0, None)])  # steps, and the return of their episodes
 
     def report(row: dict[str, float]) -> None:
-        mean = row["episode_return"] if row["episodes"] >= 100 else None
+        sampled.append((row["steps"], row["episode_return"] if row["episodes"] >= 100 else None))
         learned = row["version"] * task.batch  # one version per batch
-        if not reporter.report(int(learned), mean):
+        # A row is made when the next batch has been sampled, whose episodes the peers' rounds do not contain.
+        while len(sampled) > 1 and sampled[1][0] <= learned:
+            sampled.popleft()
+        if not reporter.report(int(learned), sampled[0][1]):
             raise _Over
 
     scaling = task.discount if task.scale_rewards else None

@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
     seconds: float  #: seconds since the first step, including compilation but not imports.
     steps: int  #: environment steps from which the side has learned.
-    episode_return: float | None  #: mean of the last 100 training episodes; None before 100 episodes.
+    episode_return: float | None  #: mean of the last 100 training episodes in these steps; None before 100 episodes.
 
 
 class Reporter:

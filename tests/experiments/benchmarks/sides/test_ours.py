@@ -16,3 +16,20 @@ def test_it_reports_batches_that_were_learned_from(capsys, algorithm):
     assert len(rounds) >= 2
     assert [one.steps for one in rounds] == [16 * (i + 1) for i in range(len(rounds))]
     assert rounds[-1].seconds > rounds[1].seconds
+
+
+def test_a_return_is_of_the_episodes_in_the_steps_that_were_learned_from(monkeypatch, capsys):
+    """Batches of 16 steps: a row comes when the next batch has been sampled, and its return contains that batch."""
+    rows = [
+        {
+            "steps": 16.0 * (version + 1),
+            "version": float(version),
+            "episodes": 99.0 + version,
+            "episode_return": version,
+        }
+        for version in range(4)
+    ]
+    monkeypatch.setattr(ours, "train", lambda *_, on_progress, **__: [*map(on_progress, rows)])
+    ours.main(Task(actors=2, fragment=8, steps=48), threads=1)
+    rounds = protocol.rounds_in(capsys.readouterr().out)
+    assert [one[1:] for one in rounds] == [(16, None), (32, 1.0), (48, 2.0)]
