@@ -6,6 +6,8 @@ from experiments.report.tables.results import estimated, first, middle, rows, ru
 from experiments.report.tables.table import Table
 
 _STUDY = "small/minionsrl-training"
+#: The headings of `_spent`.
+_SPENT = ("reached", "virtual s", "USD by Eq. 2", "USD as Azure bills", "actors")
 
 
 def on_cartpole() -> Table:
@@ -15,23 +17,19 @@ def on_cartpole() -> Table:
         "Azure ML": "Azure ML: synchronous PPO on reserved machines",
         "IMPACT": "IMPACT on reserved machines",
     }
-    lines = []
-    for row in _table("CartPole-v1"):
-        reached, seconds, by_use, actors = _spent(row)
-        azure = f"{middle(_runs(row), 'cost_azure'):.4f}"
-        lines.append((labels.get(row["system"], row["system"]), reached, seconds, by_use, azure, actors))
-    return Table(("", "reached", "virtual s", "USD by Eq. 2", "USD as Azure bills", "actors"), lines)
+    lines = [(labels.get(row["system"], row["system"]), *_spent(row)) for row in _table("CartPole-v1")]
+    return Table(("", *_SPENT), lines)
 
 
 def on_mujoco() -> Table:
-    """Returns time, cost and the number of actors up to the targets of two tasks, with the paper's time and cost."""
+    """Returns time, both costs and the number of actors up to the targets of two tasks; the paper's time and cost."""
     lines = []
     for environment in ("Hopper-v4", "HalfCheetah-v4"):
         for i, row in enumerate(_table(environment)):
             label = row["system"] if i else f"{environment}: {row['system']}"
             papers = (row[name].split(" ")[0] for name in ("paper's s", "paper's USD"))
             lines.append((label, *_spent(row), *papers))
-    return Table(("", "reached", "virtual s", "USD by Eq. 2", "actors", "paper's s", "paper's USD"), lines)
+    return Table(("", *_SPENT, "paper's s", "paper's USD"), lines)
 
 
 def _table(environment: str) -> list[Mapping[str, str]]:
@@ -43,16 +41,17 @@ def _runs(row: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
     return runs(_STUDY, row["environment"])[row["system"]]
 
 
-def _spent(row: Mapping[str, str]) -> tuple[str, str, str, str]:
-    """Returns how many runs reached the target, seconds, cost by Eq. 2, and the mean number of actors.
+def _spent(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns how many runs reached the target, seconds, cost by Eq. 2 and by Azure's bill, and the mean of actors.
 
     On reserved machines, whose actors have no number in the table, runs end with their budget: an interval of the
     seconds would be one of the budget.
     """
     of, reached = _runs(row), row["reached"]
+    azure = f"{middle(of, 'cost_azure'):.4f}"
     if row["actors"]:
         spent = f"{estimated(of, 'virtual_seconds'):.1f}", f"{estimated(of, 'cost_pay_per_use'):.4f}"
-        return reached, *spent, f"{first(row['actors']):.1f}"
+        return reached, *spent, azure, f"{first(row['actors']):.1f}"
     ends = "then" if reached.startswith("0 ") else "or"
     seconds = f"{middle(of, 'virtual_seconds'):.1f}, {ends} out of budget"
-    return reached, seconds, f"{middle(of, 'cost_pay_per_use'):.4f}", ""
+    return reached, seconds, f"{middle(of, 'cost_pay_per_use'):.4f}", azure, ""
