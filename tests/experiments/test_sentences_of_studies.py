@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from experiments.report import claims
+from experiments.report import claims, recorded
 from experiments.report.tables import TABLES
 from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import estimate
@@ -22,6 +22,7 @@ from tests.experiments.committed import (
     shown,
     spent_until,
     table,
+    times,
     tuned_runs,
 )
 from tests.experiments.csv_rows import rows
@@ -37,6 +38,40 @@ def mid(of, column, spec):
 
 
 # ---- Stellaris -------------------------------------------------------------------------------------------------------
+
+
+def test_at_equal_time():
+    """The registered answers: Stellaris against synchronous PPO, and against one learner with asynchronous actors."""
+    study, one_learner = "stellaris-equal-time", "asynchronous actors, PPO"
+    runs, of = by_variant(SMALL / study), table(study, "system")
+    points = {name: recorded.runs(rows(SMALL / study / "curves.csv"), HOPPER, name) for name in runs}
+
+    def behind(name, other):
+        pairs = zip(runs[name], runs[other], strict=True)
+        return f"{estimate([float(a['final_return']) / float(b['final_return']) for a, b in pairs]):.2f}"
+
+    def paid(name):
+        """The cost up to 600 relative to synchronous PPO's, on the seeds on which both reach it."""
+        both = [(points[name][seed], points["synchronous"][seed]) for seed in points[name]]
+        both = [pair for pair in both if all(run["episode_return"].max() >= 600 for run in pair)]
+        assert len(both) == 7
+        return f"{estimate([np.divide(*spent_until(600, pair)) for pair in both]):.2f}"
+
+    end, until = ({name: shown(row[column]) for name, row in of.items()} for column in ("ratio", "ratio of means"))
+    own, with_impact = "stellaris", "stellaris, IMPACT"
+    assert not missing(
+        PAGE,
+        f"No. It has {end[own]} times the return at the end, and in the mean over the 60 s {until[own]} times,",
+        f"With IMPACT's loss it is level within wide intervals: {end[with_impact]} and {until[with_impact]}.",
+        f"No, it is behind: {behind(own, one_learner)}, and {behind(with_impact, one_learner)} with IMPACT's loss.",
+        f"Such actors alone, {end[one_learner]} times synchronous PPO, are",
+        f"Stellaris pays {paid(own)} times what synchronous PPO pays up to it,",
+        f"with IMPACT's loss {paid(with_impact)} times.",
+    )
+    short = times(end[own]), times(behind(own, one_learner))
+    assert not missing("README.md", f"it has {short[0]} the return of synchronous PPO, and {short[1]} that of")
+    ranked = sorted(runs, key=lambda name: -float(mid(runs[name], "final_return", ".1f")))
+    assert ranked == [one_learner, "IMPACT", "synchronous", with_impact, own, "asynchronous actors"]
 
 
 def test_the_demos_ladder():

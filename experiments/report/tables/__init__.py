@@ -40,6 +40,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-answers": map.answers,
     "tuned": stellaris.tuned,
     "tuned-for-equal-time": equal_time.tuned,
+    "equal-time": lambda: equal_time.compared("Hopper-v4"),
     "million-steps": stellaris.million_steps,
     "cartpole": minionsrl.on_cartpole,
     "mujoco": minionsrl.on_mujoco,

@@ -63,6 +63,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     ),
     (("tuning",), "`tuning`, an earlier grid", "[what makes the difference](systems.md#tuned-alike)"),
     (("small/tuning",), "`tuning`", "[settings for equal time](systems.md#tuned-for-equal-time)"),
+    (("small/stellaris-equal-time",), "`stellaris-equal-time` on Hopper-v4", "[at equal time](#at-equal-time)"),
 )
 
 

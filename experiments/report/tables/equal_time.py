@@ -1,12 +1,16 @@
 """The tables of the comparison at equal time, and of the tuning before it."""
 
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from experiments import tuning
-from experiments.report.tables.results import first, middle, rounded, rows, runs
+from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
 from experiments.report.tables.table import Table
+from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
+#: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
+_CONTROL = "asynchronous actors, PPO"
 _LABELS = {
     "synchronous": "synchronous PPO",
     "asynchronous actors, PPO": "asynchronous actors, one PPO learner",
@@ -43,6 +47,7 @@ def tuned() -> Table:
 
 def compared(environment: str) -> Table:
     """Returns the study's numbers on one environment."""
+    groups = runs(_STUDY, environment)
     lines = []
     for row in rows(f"{_STUDY}/table.csv"):
         if row["environment"] == environment:
@@ -51,13 +56,21 @@ def compared(environment: str) -> Table:
             lines.append(
                 (
                     _LABELS[row["system"]],
-                    row["return"],
+                    f"{estimated(groups[row['system']], 'final_return'):,.0f}",
                     *(rounded(row[column]) for column in ("ratio", "ratio of means")),
+                    _against(groups[row["system"]], groups[_CONTROL]),
                     row["staleness"],
                     f"{float(row['USD demo']):.3f}",
                     f"{float(row['USD use']):.3f}",
                     reached,
                 )
             )
-    headings = ("return after 60 s", "ratio to synchronous", "of the means until then", "staleness")
-    return Table((environment, *headings, "USD, demo's bill", "USD by use", "by use up to the target"), lines)
+    ratios = ("ratio to synchronous", "of the means until then", "ratio to one PPO learner")
+    headings = ("return after 60 s", *ratios, "staleness", "USD, demo's bill", "USD by use", "USD by use up to 600")
+    return Table((environment, *headings), lines)
+
+
+def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]]) -> str:
+    """Returns the ratio of the final returns of two systems, paired by seed."""
+    by_seed = {row["seed"]: float(row["final_return"]) for row in others}
+    return f"{estimate([ratio(float(row['final_return']), by_seed[row['seed']]) for row in of]):.2f}"
