@@ -292,14 +292,14 @@ def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.
 @functools.partial(jax.jit, inline=True, static_argnums=3)
 def _taken(state: AggregatorState, n: Any, weight: Any, combine: str) -> tuple[Tree, jax.Array, AggregatorState]:
     """The gradients, their scale, and the queue without them."""
-    weight = jnp.where(jnp.arange(state.capacity) < n, weight, 0.0)
+    layout, weight = state.layout, jnp.where(jnp.arange(state.capacity) < n, weight, 0.0)
     if combine == "mean":
-        rows = _mean(state.rows, _order(state), weight, n)
+        gradient = layout.tree(_mean(state.rows, _order(state), weight, n))
         scale = jnp.sum(weight) / jnp.maximum(n, 1).astype(weight.dtype)
     else:
-        rows = _stacked(state.rows, _order(state), n)
+        gradient = jax.tree.map(lambda leaf: _stacked(leaf, _order(state), n), layout.tree(state.rows))
         scale = weight
-    return state.layout.tree(rows), scale, without(state, n)
+    return gradient, scale, without(state, n)
 
 
 def _order(state: AggregatorState) -> jax.Array:
@@ -307,11 +307,9 @@ def _order(state: AggregatorState) -> jax.Array:
     return (state.head + jnp.arange(state.capacity)) % state.capacity
 
 
-# The next two functions loop over the taken gradients only, so other slots cost nothing and may hold NaN.
-
-
 def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) -> jax.Array:
     """`sum(w g) / sum(w)`, in float32 at least; zero, like the scale, if every weight has underflowed."""
+    # The loop is over the taken gradients only, so other slots cost nothing and may hold NaN.
     total = jnp.sum(weight)
     wide = at_least_float32(rows.dtype)
     share = (weight / jnp.where(total > 0, total, 1.0)).astype(wide)
@@ -326,13 +324,10 @@ def _mean(rows: jax.Array, order: jax.Array, weight: jax.Array, n: jax.Array) ->
 
 
 def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
-    rows, order, n = alike((rows, order, n))
-
-    def copy(i: jax.Array, stacked: jax.Array) -> jax.Array:
-        return stacked.at[i].set(rows[order[i]])
-
-    stacked: jax.Array = jax.lax.fori_loop(0, n, copy, jnp.zeros_like(rows))
-    return stacked
+    """The taken rows of a leaf, `[capacity, ...]`, in order; zero beyond them."""
+    # A gather per leaf and not a loop over the rows: if the caller keeps only the first rows, XLA makes no others.
+    taken = (jnp.arange(len(order)) < n).reshape(-1, *[1] * (rows.ndim - 1))
+    return jnp.where(taken, rows[order], jnp.zeros((), rows.dtype))
 
 
 def _named(tree: Tree) -> list[tuple[str, Any]]:

@@ -67,7 +67,11 @@ class PendingGradients:
 
     def pop(self, aggregator: Aggregator, clock: int, round: int) -> Popped:
         """Removes and returns the gradients that the aggregator applies now, and the stale gradients that it drops."""
-        update, self.queue, numbers = _pop(aggregator, self.queue, clock, round)
+        # The queue of many learners is mostly empty. Few rooms are possible, because each has its own program.
+        room = 16
+        while room < len(self):
+            room *= 2
+        update, self.queue, numbers = _pop(aggregator, min(room, self.capacity), self.queue, clock, round)
         # `_pop` returns all its numbers in one array, because the host waits for the device at every transfer.
         dropped, count, *staleness = np.asarray(numbers).tolist()
         return Popped(
@@ -91,10 +95,16 @@ def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: An
     return aggregator.ready(queue, clock, round)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _pop(
-    aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any
+    aggregator: Aggregator, room: int, queue: AggregatorState, clock: Any, round: Any
 ) -> tuple[Update, AggregatorState, jax.Array]:
     update, queue = aggregator.pop(queue, clock, round)
+    if jnp.ndim(update.scale):
+        # A sequential update is as large as the queue, but only these rows are made: to write all of a queue of 64
+        # learners would take several times as long as a gradient.
+        rows = update.gradient, update.scale, update.staleness
+        gradient, scale, staleness = jax.tree.map(lambda x: x[:room], rows)
+        update = update._replace(gradient=gradient, scale=scale, staleness=staleness)
     numbers = [jnp.ravel(jnp.asarray(x, jnp.int32)) for x in (update.dropped, update.count, update.staleness)]
     return update, queue, jnp.concatenate(numbers)

@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from stellaris import fully_asynchronous
+from stellaris import fully_asynchronous, staleness_aware
 from stellaris.systems.pending_gradients import Computed, PendingGradients
 from stellaris.systems.programs import Learned
 
@@ -34,3 +34,21 @@ def test_what_is_popped_is_what_was_pushed() -> None:
             clock += len(applied)
     assert popped == sorted(popped) == [*range(len(popped))]
     assert len(popped) > 40
+
+
+def test_a_sequential_update_has_rows_for_few_gradients() -> None:
+    """The update of a queue that is mostly empty is much smaller than the queue, and holds every gradient."""
+    aggregator = staleness_aware(40, decay=0.9, combine="sequential")
+    pending = PendingGradients(aggregator.init(jnp.zeros(2)))
+    assert pending.capacity == 80
+    for count, rows in ((3, 16), (17, 32), (80, 80)):
+        for number in range(1, count + 1):
+            task: Any = None
+            pending.push(aggregator, Learned(jnp.full(2, float(number)), number, {}), Computed(number, task), 0)
+        update, _, applied = pending.pop(aggregator, 90, 0)
+        numbers, empty = [*range(1, count + 1)], [0] * (rows - count)
+        assert update.gradient.tolist() == [[n, n] for n in [*numbers, *empty]]
+        assert update.staleness.tolist() == [90 - n for n in numbers] + [-1 for _ in empty]
+        assert len(update.scale) == rows
+        assert [one.invocation for one, _ in applied] == numbers
+        assert not pending
