@@ -59,6 +59,7 @@ def test_a_loop_over_groups(seed):
         close(got, by_group(reward, group, valid, expected), 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "expected"), ESTIMATES)
 def test_an_axis_of_members(function, expected):
     """`[groups, members]`, with the groups broadcast, is each row by itself; and `vmap` maps whole batches."""
@@ -70,6 +71,7 @@ def test_an_axis_of_members(function, expected):
     close(mapped, got, 1e-5)
 
 
+@pytest.mark.slow
 def test_groups_without_a_difference():
     """Equal rewards and single members have the advantage 0, and nothing is NaN on the way, even without epsilon."""
     reward, group = jnp.array([0.1, 0.1, 0.1, 7.0]), jnp.array([0, 0, 0, 1])
@@ -94,6 +96,7 @@ def test_nan_rewards_show():
         assert np.isfinite(function(reward, group, jnp.isfinite(reward))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("function", "_"), ESTIMATES)
 def test_types_and_gradients(function, _):
     """The rewards' type, computed in float32 at least; a constant of the loss."""
@@ -105,6 +108,7 @@ def test_types_and_gradients(function, _):
     np.testing.assert_array_equal(gradient, np.zeros(8))
 
 
+@pytest.mark.slow
 def test_the_optimal_value_is_between_the_mean_and_the_maximum():
     """The limits of a large and of a small temperature, at rewards whose exponentials overflow."""
     reward, group = jnp.array([0.0, 1.0, 2.0, 9e4, -9e4]), jnp.array([0, 0, 0, 1, 1])
@@ -114,6 +118,7 @@ def test_the_optimal_value_is_between_the_mean_and_the_maximum():
     close(most, np.array([-2.0, -1.0, 0.0, 0.0, -18e4]), 1e-2)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None, derandomize=True, database=None)
 def test_the_optimal_baseline_has_the_least_variance(seed):

@@ -129,6 +129,7 @@ def test_versions_beyond_int32(number, unchecked):
             call()
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_in_float16():
     """Of the divergence, where numbers end at 65504: `r - 1` up to where ratios saturate. Nothing else has one."""
     x = jnp.asarray([0.5, 8.0, 11.5, 31.0, 1e4, -1e4, -math.inf], jnp.float16)
@@ -201,6 +202,7 @@ def test_ratio_report_without_a_sample():
         equal((report.chi_squared, report.effective_sample_size, report.perplexity_ratio), (zero, zero, zero + 1))
 
 
+@pytest.mark.slow
 def test_moments_and_divergences_are_a_loop():
     """Each by its formula over the valid ratios; the names that both reports have mean the same."""
     lag, log_ratio, valid, *_ = samples()
@@ -254,6 +256,7 @@ def test_divergences_saturate():
     close(got.k2, 300.0)
 
 
+@pytest.mark.slow
 def test_ratios_that_are_not_valid_do_not_count():
     """Whatever they hold; and nothing has a gradient."""
     _, log_ratio, valid, *_ = samples()

@@ -116,6 +116,7 @@ def test_every_row_is_its_own_policy(distribution):
         problems.close(transform(everything)(parameters, noise), whole)
 
 
+@pytest.mark.slow
 def test_impossible_actions_make_no_nan():
     """Entropy, log-probability and gradients are those of the actions left, and none of the others is drawn."""
     logits = jnp.array([[0.0, -jnp.inf, 1.0], [-jnp.inf, -jnp.inf, 2.0], [1e4, -1e4, -jnp.inf]])

@@ -47,7 +47,11 @@ def run_all(page: Path, chosen: list[str]) -> None:
         run(block, page.name, first if together else dict(first))
 
 
-@pytest.mark.parametrize("page", [page for page in (README, *PAGES) if blocks(page)], ids=name)
+@pytest.mark.parametrize(
+    "page",
+    [README, *(pytest.param(page, marks=pytest.mark.slow) for page in PAGES if blocks(page))],
+    ids=name,
+)
 def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
     """Each block separately, unless the page says that its blocks are one program."""
     run_all(page, [block for block in blocks(page) if not of_torch(block)])

@@ -25,6 +25,7 @@ def ppo_sample(shape, seed=0):
     return random.normal(size=shape, scale=0.5), random.normal(size=shape), random.uniform(1.0, 2.0, size=shape)
 
 
+@pytest.mark.slow
 def test_approximate_kl_is_unbiased():
     """Its mean over the behaviour policy's actions is the divergence, and its mean gradient the divergence's."""
     with jax.enable_x64(True):

@@ -219,6 +219,7 @@ def test_oapl_by_hand():
     close(got, (4.0, -2.0))
 
 
+@pytest.mark.slow
 def test_oapl_finds_the_optimum_of_the_penalised_return():
     """A softmax policy over three answers becomes `mu exp(R / beta)`, normalised.
 

@@ -44,6 +44,7 @@ def by_hand(weights, memory, initial, x, reset):
     return after, jnp.stack([outputs for _, outputs in rows], axis=1)
 
 
+@pytest.mark.slow
 def test_a_scan_with_resets_is_each_episode_by_itself(problem):
     weights, memory, initial, x, reset = problem
     after, outputs = unroll(lambda m, x: cell(weights, m, x), memory, x, reset, initial=initial)
@@ -53,6 +54,7 @@ def test_a_scan_with_resets_is_each_episode_by_itself(problem):
     assert after["steps"].tolist() == expected["steps"].tolist() == [4, 1, 9]
 
 
+@pytest.mark.slow
 def test_gradients_through_time_are_those_of_the_unrolled_loop(problem):
     weights, memory, initial, x, reset = problem
 

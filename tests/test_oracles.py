@@ -46,6 +46,7 @@ def with_gradients(pairs, argnums=0):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), PRECISIONS)
 def test_gae(precision, tolerance):
     """`truncated_generalized_advantage_estimation`, and its gradient to reward, discount and value."""
@@ -75,6 +76,7 @@ def test_gae(precision, tolerance):
     compare(both, (reward, discount, value, weight), precision, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), PRECISIONS)
 def test_vtrace(precision, tolerance):
     """`vtrace_td_error_and_advantage` for several lambdas and clips; rlax's c is always clipped at 1."""
@@ -98,6 +100,7 @@ def test_vtrace(precision, tolerance):
     compare(both, trajectories()[:4], precision, tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "tolerance"), PRECISIONS)
 def test_categorical(precision, tolerance):
     """Log-probability, entropy and their gradients; the policy-gradient loss, which averages."""

@@ -75,6 +75,7 @@ def files() -> list[Path]:
     return sorted([*ROOT.glob("*.md"), *(path for path in inner if "_build" not in path.parts)])
 
 
+@pytest.mark.slow
 def test_the_prose_is_plain() -> None:
     """At most one phrase in a thousand words, over the whole project."""
     words = 0

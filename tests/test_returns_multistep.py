@@ -114,6 +114,7 @@ def test_a_reset_by_hand():
         close(got, [3.0, 4.0, 11.0])
 
 
+@pytest.mark.slow
 def test_gradients():
     """They flow through lambda-returns and n-step returns as through their definitions, and not through the targets."""
     reward, discount, value, _ = (jnp.asarray(z, jnp.float32) for z in sample((5, 2)))

@@ -86,6 +86,7 @@ def test_number_of_parameters(network, one, count):
     assert {leaf.dtype for leaf in leaves} == {jnp.dtype("float32")}
 
 
+@pytest.mark.slow
 @both
 def test_towers_against_numpy(discrete):
     """Each head from its own tower of tanh layers, with any batch axes."""
@@ -103,6 +104,7 @@ def test_towers_against_numpy(discrete):
         np.testing.assert_array_equal(applied(network, moved, x)[0].log_std, np.tile([0.0, 1.0, -2.0], (6, 2, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(6, 4), (4, 6), (5, 5), (2, 2, 3, 8), (3, 1)])
 def test_orthogonal_matrices(shape):
     """As by LAPACK's QR decomposition of the same sample, with its signs chosen so that the diagonal is positive."""
@@ -131,6 +133,7 @@ def test_initial_weights_do_not_depend_on_the_blas_kernel():
     assert len(several[0].stdout) > 4 * 2 * 64 * 64, several[0].stderr
 
 
+@pytest.mark.slow
 def test_deviations_that_depend_on_the_state():
     """The second half of the policy's outputs; about 1 at first. Discrete actions have none."""
     network, x = Towers(ACTIONS, False, HIDDEN, state_dependent_std=True), vectors(6, 2)
@@ -199,6 +202,7 @@ def test_the_cnn_against_numpy(shape):
     np.testing.assert_allclose(more, np.tile(value, (3, 1)), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_minionsrls_convolutions_against_numpy():
     """Two towers: images are padded with zeros to whole strides, by two and two pixels, and then by one and two."""
     network, x = ConvolutionTowers((2, 84, 84), ACTIONS, True), images(2, 2, 84, 84)

@@ -127,6 +127,7 @@ def test_first_parameters_come_from_a_batch_of_one():
     ]
 
 
+@pytest.mark.slow
 @both
 def test_noise(spec):
     """`n` rows for `n` actions, by the key alone; sampling from it has the distribution that log_prob says."""

@@ -82,6 +82,7 @@ def test_the_memory_is_reset_with_the_episode_and_goes_on_in_the_next_fragment()
                 assert int(state.memory) == 100 + state.episode_length
 
 
+@pytest.mark.slow
 @every_cell
 def test_a_rollout_equals_its_own_recomputation_over_sequences(factory):
     """Log-probabilities and values recorded step by step are those of the pass that learners take."""
@@ -128,6 +129,7 @@ def test_pieces_are_joined_with_the_memory_of_the_first():
     assert pieces[1].trajectory.memory[0, 0] > 100
 
 
+@pytest.mark.slow
 def test_continuous_actions():
     spec = EnvSpec("Aim", np.zeros(3), actions=2, discrete=False)
     for factory in FACTORIES.values():
@@ -165,6 +167,7 @@ class TestRefusals:
         with pytest.raises(TypeError, match=r"Forgetful on CartPole-v1 has a recurrent cell, \w+Cell, but the network"):
             Policy(SPEC, Forgetful(cell)).init(jax.random.key(0))
 
+    @pytest.mark.slow
     def test_a_cell_may_read_an_axis_of_an_observation(self):
         class Reader(nn.Module):
             @nn.compact

@@ -115,6 +115,7 @@ def test_actions_come_from_the_keys(name):
     np.testing.assert_allclose(first.trajectory.action, distribution.sample(noise[:, None]), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @both
 def test_fragments_continue_one_another(name):
     """Each starts where the last one stopped: 120 of a single step, some of which only reset."""
@@ -138,6 +139,7 @@ def test_fragments_continue_one_another(name):
     assert np.cumsum(lengths).tolist() == [t + 1 - i for i, t in enumerate(np.flatnonzero(ended))]  # less the resets
 
 
+@pytest.mark.slow
 @both
 def test_statistics(name):
     """An increment is NumPy's count, mean and variance of the raw observations that were acted on, each once."""
@@ -159,6 +161,7 @@ def test_statistics(name):
         np.testing.assert_allclose(merged.m2, pooled.var(axis=0) * len(pooled), rtol=1e-10)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("length", [1, 40])
 def test_statistics_of_returns(name, length):
@@ -179,6 +182,7 @@ def test_statistics_of_returns(name, length):
     assert merged.count == (320 if name == "CartPole-v1" else 0)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize(
     ("numbers", "slots"),

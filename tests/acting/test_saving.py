@@ -21,6 +21,7 @@ def made(spec=SPEC, **settings):
     return policy, PolicyVersion(policy.init(jax.random.key(1)), seen._replace(returns=returns).normaliser())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"scaling_discount": 0.9}, {"state_dependent_std": True}])
 def test_what_is_read_is_what_was_written(tmp_path, settings):
     policy, version = made(**settings)

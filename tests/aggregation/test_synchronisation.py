@@ -178,6 +178,7 @@ def ringmaster(order, workers, bound, rate, start, slope):
     return x, k, ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [1, 2, 4, None])
 def test_a_dropping_server_is_ringmasters(bound):
     """Random arrivals of seven workers: the same parameters, as many updates, and as many that were ignored."""

@@ -22,6 +22,7 @@ def problem():
     return parameters(1, like=0), sample_batch(categorical)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("times", "factor"), [(0.4, 1.5), (0.6, 1.0), (1.9, 1.0), (2.1, 0.5)])
 def test_the_weight_for_the_next_batch(times, factor):
     """Half and twice the target bound the divergences that leave the weight as it is."""
@@ -34,6 +35,7 @@ def test_the_weight_for_the_next_batch(times, factor):
     assert float(state.kl_coefficient) == pytest.approx(0.2 * factor)
 
 
+@pytest.mark.slow
 def test_each_batch_is_learned_with_the_weight_that_the_batch_before_has_left():
     """As plain PPO with a constant weight for each batch, with one optimizer's state; the first halves the weight."""
     params, batch = problem()

@@ -42,6 +42,7 @@ def test_minibatches_cover_each_epoch_once(size, minibatch_size, shape):
     assert (np.asarray(indices)[:, 0] < size).all()
 
 
+@pytest.mark.slow
 def test_minibatches_are_shuffled_anew():
     """Epochs differ from each other and from the order of the batch, and keys from each other; a key repeats itself."""
     ppo = PPO(epochs=2, minibatch_size=50)

@@ -31,6 +31,7 @@ def finite(tree):
     return all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
 def test_invalid_steps_weigh_nothing(algorithm, apply_fn):
@@ -135,6 +136,7 @@ def test_without_truncation_peers_do_nothing(algorithm, apply_fn, peers):
     assert abs(run(params, batch, (parameters(2, like=0),), 1.0)[0][0] - got[0][0]) > 1e-6
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("rho", [0.5, math.nan])
 @pytest.mark.parametrize("peers", [0, 1])

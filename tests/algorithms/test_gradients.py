@@ -133,6 +133,7 @@ def test_by_lag_is_a_loop(learned):
     assert metrics["version_oldest"] == versions.min()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", [5, 8])
 def test_data_lag_and_gradient_lag_add_up(clock):
     """Version 3 chose the actions, version 5 computed the gradient, which is applied at some later clock.
@@ -203,6 +204,7 @@ def test_a_count_of_rows_is_the_scan_over_these(count):
     assert got[2]["by_lag"].count.sum() == pytest.approx(count * 4, abs=count)  # less samples that are not valid
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_count_change_nothing():
     batch, params = sampled(PPO_OF_ROWS), parameters(1, like=0)
     state, indices = PPO_OF_ROWS.optimizer().init(params), PPO_OF_ROWS.minibatches(jax.random.key(1), batch)[:6]

@@ -39,6 +39,7 @@ ONE_STEP = IMPACT(lambda_=0.0, rho_clip=math.inf, c_clip=0.0, target_rho=math.in
 CONFIGURATIONS = [IMPACT(), OTHER, ONE_STEP]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
 @pytest.mark.parametrize("config", CONFIGURATIONS)
 def test_prepare_matches_its_transcription(config, apply_fn):

@@ -164,6 +164,7 @@ def on(request):
         yield request.param, params, peer, sample_trajectory(request.param)
 
 
+@pytest.mark.slow
 def test_own_policy_as_the_only_peer_truncates_nothing(on):
     """Which is IMPALA without its constants; and, the ratios being what they are, not IMPALA with them."""
     apply_fn, params, _, batch = on

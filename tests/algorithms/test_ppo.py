@@ -63,6 +63,7 @@ CONFIGURATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
 @pytest.mark.parametrize(("peers", "rho"), [(0, 1.0), (1, 1.0), (2, 1.2), (2, math.inf)])
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -79,6 +80,7 @@ def test_loss_matches_its_transcription(name, apply_fn, peers, rho):
     assert 0.1 < fraction < 0.9 if peers and rho < math.inf else fraction == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apply_fn", [gaussian, categorical])
 def test_gradient_is_the_slope(apply_fn):
     """Central differences in every parameter of the loss with peers, whose cap is held still."""
@@ -136,6 +138,7 @@ def test_policy_gradient_of_one_sample(ratio, peer, rho, advantage, gradient):
     assert metrics["truncation_fraction"] == (peer is not None and ratio > max(peer, rho))
 
 
+@pytest.mark.slow
 def test_kl_coefficient_adds_the_divergence():
     """`coefficient * kl`: the configuration's, or the argument in its place, be it 0; in the loss and its gradient."""
     batch, params = sample_batch(gaussian), parameters(1, like=0)

@@ -352,6 +352,7 @@ def test_what_is_not_valid_has_no_part(name):
     equal(jax.grad(total, argnums=(0, 1))(x, a), (np.zeros(x.shape),) * 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MASKS)
 def test_extremes(name):
     """Log-ratios of ±1e4 and minus infinity, advantages of ±1e8 and 0: no NaN on the way, in either width of floats."""

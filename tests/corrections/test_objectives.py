@@ -536,6 +536,7 @@ def test_reductions(cap):
     close(unweighted, with_gradient(lambda x: ppo_loss(x - y, a, **widths), x), 1e-6)
 
 
+@pytest.mark.slow
 def test_bounds_that_bind_nothing():
     """Infinite ones: the plain losses, to the bit, in value and gradient."""
     x, _, a = arrays()
@@ -596,6 +597,7 @@ def bytes_per_sample(function, shape):
     return sum(parts) / math.prod(shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEMORY)
 def test_memory_is_linear(name):
     """Four times the steps take as many bytes each: there is no matrix of steps by steps."""

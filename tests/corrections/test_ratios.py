@@ -175,6 +175,7 @@ def test_no_steps(shape):
     assert not np.any(sequence_log_ratio(jnp.zeros(shape), over="mean"))
 
 
+@pytest.mark.slow
 def test_sequences_under_transformations():
     """`vmap` over columns, and NumPy's arrays, give the same."""
     x, valid, segment, _ = sample()

@@ -53,6 +53,7 @@ def test_the_same_seed_writes_the_same_bytes(first, tmp_path):
     assert set(histories(tmp_path / "other").values()).isdisjoint(histories(first).values())
 
 
+@pytest.mark.slow
 def test_what_it_writes(first):
     """Histories, timelines, pictures and a summary that agree with each other; nothing half written."""
     names = {path.name for path in first.iterdir()}

@@ -29,6 +29,7 @@ def assert_agree(case: Case, committed: Case) -> None:
                 np.testing.assert_allclose(x, old[name], rtol=1e-10, atol=1e-12, err_msg=f"{case.about}: {name}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENTRIES)
 def test_one_case_is_regenerated(name: str) -> None:
     """Another case for each function, so that all scenes occur."""
@@ -80,6 +81,7 @@ def test_extremes_occur() -> None:
     assert any(1e3 < x < np.inf for x in largest)
 
 
+@pytest.mark.slow
 def test_the_file_is_written_with_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command writes the same file twice, and it reads back as the committed cases."""
     few = {name: ENTRIES[name] for name in ("adapt_kl_coefficient", "polynomial_weight")}

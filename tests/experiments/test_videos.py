@@ -86,6 +86,7 @@ def play(*words):
     return command.main(["play", *map(str, words)])
 
 
+@pytest.mark.slow
 def test_a_video_has_every_frame_of_every_episode(filmed, tmp_path, capsys):
     """From the reset to the end, the seeds counting up, and nothing of what follows the end; the table is of them."""
     saved(tmp_path / "one.safetensors")

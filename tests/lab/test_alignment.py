@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
 from stellaris import PPO, ActorCritic, Workload
 from stellaris.aggregation import fully_asynchronous
@@ -27,6 +28,7 @@ class Back(PPO):
         return optax.GradientTransformationExtraArgs(lambda params: (), update)
 
 
+@pytest.mark.slow
 def test_the_optimizer_gets_the_parameters_of_the_gradient():
     """With ages 0, 1, 2, 2, … the versions are p, p + 1, p + 1, p + 1, p + 2, …: every third step is one of 1."""
     result = sweep(

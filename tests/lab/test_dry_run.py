@@ -38,6 +38,7 @@ def test_errors(changes, message):
         dry_run(**arguments, platform=platform)
 
 
+@pytest.mark.slow
 def test_a_schedule_has_the_platforms_clock():
     """Three actors of 16 steps at 10 ms, then 8 gradients at 100 ms."""
     functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))}
@@ -48,6 +49,7 @@ def test_a_schedule_has_the_platforms_clock():
     assert (schedule.data_lag == 0).all()
 
 
+@pytest.mark.slow
 def test_a_schedule_is_billed_up_to_each_version():
     """A second of an actor costs 1 USD, of a learner 10, and a server costs 100 per second of the clock."""
     functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(0.1))}

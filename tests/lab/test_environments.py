@@ -49,6 +49,7 @@ def test_a_slot_is_reset_by_the_step_after_the_end():
     assert np.abs(fresh.observation).max() <= 0.05
 
 
+@pytest.mark.slow
 def test_slots_depend_on_seed_and_start_alone():
     """Not on how many are stepped together, nor on what happened before their start."""
     many, one = (envs.make(CartPole(), slots=slots, seed=seed) for slots, seed in ((3, 5), (1, 7)))

@@ -53,6 +53,7 @@ CONFIGURATIONS: dict[str, Configuration] = {
 QUICK = ("learned",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGURATIONS]
 )
@@ -164,6 +165,7 @@ def compiled(functions: dict[str, FunctionSpec], counts: list[int], *, prewarm: 
     return rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_containers_are_those_of_the_platform(seed: int) -> None:
     """Which one an actor gets, when calls start and end, and what is billed after every round."""
@@ -178,6 +180,7 @@ def test_containers_are_those_of_the_platform(seed: int) -> None:
         np.testing.assert_allclose(own_costs, costs, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ppo", [PPO(epochs=2, minibatch_size=10), PPO(epochs=2, minibatch_size=8 * 6)])
 def test_minibatches_are_those_of_padded_batches(ppo: PPO) -> None:
     """In the order of learning, for every number of fragments; steps that only reset are left out alike."""

@@ -24,6 +24,7 @@ def result():
     return sweep(WORKLOAD, CONFIG, schedule, axes, seeds=[3, 7])
 
 
+@pytest.mark.slow
 def test_dimensions_are_the_axes(result):
     assert dict(result.sizes) == {"lag": 2, "algorithm.learning_rate": 2, "seed": 2, "update": 6}
     assert result.seed.values.tolist() == [3, 7]
@@ -36,6 +37,7 @@ def test_the_lag_is_imposed_and_has_no_spread(result):
     assert (result.data_lag_max == result.data_lag_mean).all()
 
 
+@pytest.mark.slow
 def test_settings_that_vary_together_are_one_axis(result):
     cases = {"a": {"lag": 2, "algorithm.learning_rate": 1e-3}, "b": {"lag": 0, "algorithm.learning_rate": 1e-2}}
     together = sweep(WORKLOAD, CONFIG, schedule, {"case": cases}, seeds=[3, 7])
@@ -56,6 +58,7 @@ def test_errors_of_axes(axes, message):
         sweep(WORKLOAD, CONFIG, schedule, axes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_run_does_not_depend_on_its_block(result, lag):
     """Alone, with the learning rate compiled in, it is the same."""
@@ -133,6 +136,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert resumed.equals(again)
 
 
+@pytest.mark.slow
 def test_results_of_other_code_are_not_read(tmp_path):
     """Two algorithms of one name and equal fields, as after an edit of a loss."""
 

@@ -246,6 +246,7 @@ def test_a_run_fills_a_table(name):
     np.testing.assert_array_equal(table.length, batch.length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [0.0, 0.2])
 def test_containers_that_die(lose):
     """What is not whole is left out, as a container has died or a fragment was lost; the rest is there."""

@@ -67,6 +67,7 @@ def test_a_table_comes_back_as_it_was(tmp_path, batches, removal):
     assert_same(insert_one(again, removal), insert_one(table, removal))
 
 
+@pytest.mark.slow
 def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
     """The oldest comes first, wherever it was; the next ones go behind the newest."""
     table = table_of(15)  # 45 trajectories, of which the first 5 are gone

@@ -257,6 +257,7 @@ class Wide(Machine):
 LIMITS = settings(max_examples=12, stateful_step_count=12, deadline=None, derandomize=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_tables_agree():
     """With all columns of 32 bits and fewer."""

@@ -29,6 +29,7 @@ def filled(memory="device"):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["device", "pinned_host"])
 def test_one_column_of_some_rows(memory):
     """Lengths, weights, versions, numbers and the other column stay, and the steps after an end are zeros."""

@@ -41,6 +41,7 @@ def fits(counts, chances):
     return scipy.stats.chisquare(counts[chances > 0], expected).pvalue > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "chances"), [("uniform", [1, 1, 1, 1, 0]), ("weight", [5, 0, 3, 1, 0])])
 def test_chances_with_replacement(four, by, chances):
     """Chi-squared over 100,000 draws; each comes with its chance. The row that holds nothing is never drawn."""
@@ -50,6 +51,7 @@ def test_chances_with_replacement(four, by, chances):
     check(chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "weights"), [("uniform", [1, 1, 1, 1, 0]), ("weight", [5, 0, 3, 1, 0])])
 def test_chances_without_replacement(four, by, weights):
     """Chi-squared of 20,000 pairs, in order, against successive sampling: `w_i / W * w_j / (W - w_i)`."""
@@ -138,6 +140,7 @@ def test_the_same_key_selects_the_same(four, by, replace):
 _, _, EMPTY, TOO_FEW, _ = FAULTS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "replace"), EVERY)
 @pytest.mark.parametrize("weights", [[], [0.0, 0.0, 0.0, 0.0]])
 def test_an_empty_table_is_a_fault(by, replace, weights):
@@ -187,6 +190,7 @@ def test_importance_weights_are_schauls():
     np.testing.assert_array_equal(importance_weights(jnp.asarray(chances), 4, beta=0.0), np.ones(4))
 
 
+@pytest.mark.slow
 def test_importance_weights_make_a_mean_unbiased(four):
     """With beta 1 the weighted mean over draws by weight is the mean over trajectories that can be drawn."""
     chosen = select(four, jax.random.key(0), 100_000, by="weight")
@@ -208,6 +212,7 @@ def test_importance_weights_are_in_their_range(chances, size, beta, dtype):
     assert importance_weights(jnp.array(chances, dtype), size, beta=beta).dtype == dtype
 
 
+@pytest.mark.slow
 def test_importance_weights_of_weights_far_apart():
     """1e20 and 1e-20, both of which are drawn: the correction of the first is as good as none of it."""
     chosen = select(table_of([1e20, 1e-20]), jax.random.key(0), 2, by="weight", replace=False)

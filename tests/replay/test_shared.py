@@ -90,6 +90,7 @@ def test_it_does_what_a_table_on_the_device_does(tmp_path, removal):
         equal(own.gather(drawn, WINDOWS, step=steps), replay.gather(table, drawn, WINDOWS, step=steps))
 
 
+@pytest.mark.slow
 def test_an_empty_table(tmp_path):
     """A selection has a fault, and the masks of its batch are false."""
     table = shared.create(tmp_path, SPEC, capacity=CAPACITY, length=LENGTH)

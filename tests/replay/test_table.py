@@ -40,6 +40,7 @@ def filled():
     )
 
 
+@pytest.mark.slow
 def test_the_oldest_make_room():
     """Round the rows, also within one batch; nothing of a longer trajectory stays behind a shorter one."""
     table = insert(insert(filled(), rewards(6, 7, 8)), rewards(9, 10, 11, steps=2), version=jnp.array([7, 8, 9]))
@@ -113,6 +114,7 @@ def test_counts_do_not_end(removal, before):
     check(late)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [1e-39, 1e-45])
 def test_a_weight_below_the_least_counts_as_0(weight):
     """Wherever it comes in, as the error of a selection says; the least one counts."""
@@ -251,6 +253,7 @@ def test_errors_of_changing_weights(change, message):
         change(empty())
 
 
+@pytest.mark.slow
 def test_nothing_is_compiled_twice_as_a_table_fills():
     """Twelve batches into five rows, their weights changed in between: one program for each function."""
     programs = module._insert, module._update_weights, module._reweigh, _select, _gather

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import scipy.stats
 
 from stellaris.replay import weight_tree
@@ -30,6 +31,7 @@ def test_levels_by_hand():
     assert weight_tree.total((weights, sums)) == 820
 
 
+@pytest.mark.slow
 def test_sums_do_not_drift_over_many_updates():
     """After 1,000 updates by weights from 1e-30 to 1e30 the sums are those of a new tree, and what is 0 exactly 0."""
     random = np.random.default_rng(0)
@@ -55,6 +57,7 @@ def test_choice_by_hand():
     assert choose(jnp.zeros((5, 3)), random).tolist() == [0] * 5
 
 
+@pytest.mark.slow
 def test_choice_never_is_a_zero_however_sums_round():
     """Of 100,000 rows of any sizes, half of which are zeros, at the points where a sum ends, at both ends, and at 1."""
     random = np.random.default_rng(0)

@@ -59,6 +59,7 @@ RETURN_TO_GO = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [PATTERNS, RETURN_TO_GO], ids=["steps", "returns to go"])
 def test_every_pattern(windows):
     """Returns are discounted from each step to the trajectory's end, which may be far behind the window."""
@@ -109,6 +110,7 @@ def test_a_selection_with_a_fault_leaves_the_mask_empty(faults):
     assert batch.length.tolist() == batch.version.tolist() == [0] * len(ROWS)
 
 
+@pytest.mark.slow
 def test_random_steps_are_alike():
     """Chi-squared of 30,000 steps: each trajectory's own, all of its steps alike; the same key draws the same."""
     table, _ = table_of("float32")

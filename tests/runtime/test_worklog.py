@@ -93,6 +93,7 @@ def test_errors_name_the_file_the_line_and_the_column(tmp_path, text, message):
     assert "log.csv" in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_system_runs_on_the_deployment_of_a_log():
     """Rollouts of 16 steps take 1.6 s and training steps of 4 gradients 2 s: a version every 2 s."""
     log = WorkLog((Work("actor", 1.6, work=16), Work("learner", 2.0, work=4)))

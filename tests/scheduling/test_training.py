@@ -149,6 +149,7 @@ def away(scheduler: Learned) -> float:
     return float(np.mean(np.abs(np.array(rounds) - BEST)))
 
 
+@pytest.mark.slow
 def test_it_learns_what_is_best() -> None:
     """Five actors, in every round: it finds that out by their rewards."""
     assert away(START) > 1.8  # 2.5 where all decisions are alike
@@ -248,6 +249,7 @@ def test_failures_in_units_of_the_run() -> None:
     assert replace(zero, budget=1e-6).rewards(run_of(20.0, 60.0, 100.0)).sum() == pytest.approx(-3.0)
 
 
+@pytest.mark.slow
 def test_decisions_that_hold_are_learned_from_once() -> None:
     """Six rounds with decisions for four are two decisions: what is learned is independent of the other rounds' actors.
 

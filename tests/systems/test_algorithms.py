@@ -86,6 +86,7 @@ class Reinforce:
         return policy_loss + 0.0 * error, {"own_metric": policy_loss, "error_max": error}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_strangers_algorithm(system: str) -> None:
     result = tiny.run(SYSTEMS[system](Reinforce()), tiny.JITTERY, budget=Budget(steps=32 * 7))

@@ -70,6 +70,7 @@ def batch(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True])
 def test_rewards_are_scaled(tiny_session: Session, known: bool) -> None:
     """By the target's deviation of returns; by the batch's own before any batch was learned from."""
@@ -91,6 +92,7 @@ def test_rewards_are_scaled(tiny_session: Session, known: bool) -> None:
     np.testing.assert_allclose(data.batch.target, factor * np.asarray(plain.batch.target), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("algorithm", "items"),
     [
@@ -169,6 +171,7 @@ def test_a_batch_that_fits_into_a_minibatch_has_a_gradient_an_epoch(fragments: i
     assert [data.learn(row) for row in data.indices] == [len(transitions), 0, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ppo", "impact"])
 def test_a_wider_batch_has_the_same_samples(name: str, tiny_session: Session) -> None:
     """With the same advantages, standardised over what is valid alone; its statistics are of the fragments alone."""

@@ -28,6 +28,7 @@ def run(
     return train(SYSTEM, workload, platform=SimulatedPlatform(deployed, **more), budget=Budget(steps=steps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["CartPole-v1", "Hopper-v4"])
 def test_it_samples_what_local_inference_does(name: str) -> None:
     """The same episodes, and parameters to 1e-5, over several rounds, where each actor keeps its environment."""

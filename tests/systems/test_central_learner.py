@@ -45,6 +45,7 @@ def test_the_pace_bounds_the_lag(pace: int) -> None:
     assert "discarded" not in result.history[-1]
 
 
+@pytest.mark.slow
 def test_a_slow_rollout_may_be_overtaken() -> None:
     """So that the pace alone is no bound on its age; throwing away what is too old is one, and is counted."""
     slow = Mixture((Constant(0.001), Constant(0.2)), (0.9, 0.1))

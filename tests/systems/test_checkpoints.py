@@ -149,6 +149,7 @@ def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path / "broken").newest() == 5
 
 
+@pytest.mark.slow
 def test_a_folder_of_damaged_ones_is_not_begun_anew(tmp_path: Path) -> None:
     run(SYSTEMS["synchronous"], tmp_path, budget=Budget(steps=32 * 3))
     (tmp_path / "1" / "SHA256SUMS").write_bytes(b"")

@@ -26,6 +26,7 @@ def test_once_around_itself_in_step_it_is_the_synchronous_system() -> None:
     assert one.history[-1]["version"] >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("buffer", "passes"), [(1, 1), (1, 3), (3, 2)])
 def test_each_batch_gets_its_turns(buffer: int, passes: int) -> None:
     """Where data is slow: each batch is gone over so many times; its transitions are learned from once."""

@@ -22,6 +22,7 @@ def run(system: DataParallel, *, learner: Delay = LEARNER, per_byte: float = 0.0
     return train(system, tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=steps))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 2, 4])
 @pytest.mark.parametrize(
     "algorithm",

@@ -121,6 +121,7 @@ def sampled(workload: Workload = WORKLOAD, **options: Any) -> tuple[Any, list[Fr
 
 
 class TestFragments:
+    @pytest.mark.slow
     @pytest.mark.parametrize("name", ALGORITHMS)
     def test_a_learner_recomputes_what_the_actors_did(self, name: str) -> None:
         """On the version that acted, every ratio is 1 and every value is the actor's, after many fragments."""
@@ -160,10 +161,12 @@ class TestFragments:
             np.testing.assert_allclose(value, expected, atol=1e-5)
             np.testing.assert_array_equal(own[0].memory["state"], 0.5)
 
+    @pytest.mark.slow
     def test_a_fragment_that_restarts_begins_with_the_initial_memory(self) -> None:
         _, fragments = sampled(replace(WORKLOAD, restart=True), rounds=3)
         assert all(np.all(one.trajectory.memory["state"] == 0.5) for one in fragments)
 
+    @pytest.mark.slow
     def test_minibatches_are_of_whole_sequences(self) -> None:
         _, fragments = sampled(rounds=2)
         policy = WORKLOAD.make_policy(MAZE.spec)
@@ -190,6 +193,7 @@ class TestFragments:
             np.testing.assert_allclose(data.batch.target_log_ratio[:, column], expected, atol=1e-5)
             np.testing.assert_allclose(data.batch.samples.value[:, column], values[:-1], atol=1e-5)
 
+    @pytest.mark.slow
     def test_impala_learns_from_the_carried_memory(self) -> None:
         """With traces of length one, a value's target is the next value, weighted by the ratio: all by a plain loop."""
         _, fragments = sampled(rounds=3)
@@ -280,6 +284,7 @@ class TestSystems:
                 assert np.all(trajectory.memory["state"] == 0.5)
         assert begun
 
+    @pytest.mark.slow
     def test_memories_are_not_sent_to_the_central_machine(self) -> None:
         """Where nothing but bytes costs time, a memory that is a thousand numbers larger takes as long."""
         took = []
@@ -315,12 +320,14 @@ def test_on_a_cluster(ray_on_this_machine: None, system: System, policy: Any) ->
 
 
 class TestAroundARun:
+    @pytest.mark.slow
     def test_evaluation_carries_the_memory(self) -> None:
         policy = recall(MAZE.spec)
         version = PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser())
         played = evaluate(policy, version, TMaze(length=30), episodes=8, seed=0)
         assert [(one.episode_return, one.length) for one in played] == [(1.0, 31)] * 8
 
+    @pytest.mark.slow
     def test_evaluations_of_a_run_carry_the_memory(self) -> None:
         result = run(
             Synchronous(replace(PPO_CONFIG, learning_rate=1e-30)),  # type: ignore[type-var]
@@ -330,6 +337,7 @@ class TestAroundARun:
         )
         assert result.history[-1]["evaluation_return"] == result.history[-1]["episode_return"] == 1.0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("factory", [FlaxMemory(nn.GRUCell, 8), EquinoxMemory(eqx.nn.LSTMCell, 8)])
     def test_a_saved_policy_plays_as_before(self, factory: Any, tmp_path: Path) -> None:
         policy = factory(MAZE.spec)

@@ -56,6 +56,7 @@ def assert_waited_for(result: Result, *, cost: bool) -> None:
         assert row["actors"] == len(one.waits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_durations_and_costs_are_the_papers(name: str) -> None:
     """Actors and learners wait for nothing but their own functions."""

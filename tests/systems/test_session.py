@@ -58,6 +58,7 @@ def sample(system: Any = None, **options: Any) -> Result:
     return tiny.run(system or Sampling(), tiny.deployment(), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "rows"),
     [

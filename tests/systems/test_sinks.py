@@ -69,6 +69,7 @@ def test_a_rows_names_by_hand() -> None:
     assert "charts/SPS" not in named({"steps": 0, "seconds": 0.0})
 
 
+@pytest.mark.slow
 def test_a_run_has_the_fields_names() -> None:
     """Of every kind, in a run of an asynchronous system."""
     rows: list[Row] = []

@@ -87,6 +87,7 @@ def test_errors(limits: dict[str, Any], error: type[Exception], message: str) ->
         StalenessControl(**limits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [Stellaris, AsynchronousActors, CircularReplay])
 def test_a_window_holds_a_batch_at_least(system: Any) -> None:
     """A smaller one is refused before an actor begins: the run would use its budget up, and learn nothing."""

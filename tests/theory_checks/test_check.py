@@ -59,6 +59,7 @@ def test_outcomes():
     assert all(o.as_expected for o in seen.values())
 
 
+@pytest.mark.slow
 def test_what_is_no_number_breaks_a_bound_and_no_control():
     nothing = Theorem(
         "nothing",
@@ -72,6 +73,7 @@ def test_what_is_no_number_breaks_a_bound_and_no_control():
     assert not any(o.as_expected for o in seen.values())
 
 
+@pytest.mark.slow
 def test_the_adversary_finds_what_random_instances_do_not():
     random = outcomes(dataclasses.replace(TOY, steps=0))
     assert random["hard to find"].violations == 0
@@ -88,6 +90,7 @@ def test_a_right_side_that_is_too_small_is_caught():
     assert outcomes(dataclasses.replace(TOY, steps=0), multiplier=0.7)["below one"].violations > 0
 
 
+@pytest.mark.slow
 def test_witnesses_come_back():
     for name in ("below a half", "hard to find"):
         worst = max(outcomes(seed=3)[name].witnesses, key=lambda witness: witness.left)

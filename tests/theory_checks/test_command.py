@@ -41,6 +41,7 @@ def checks(monkeypatch):
     monkeypatch.setattr(command, "CHECKS", known)
 
 
+@pytest.mark.slow
 def test_a_table_and_zero_if_all_is_as_expected_be(capsys):
     assert command.main(["good", "--instances", "50"]) == 0
     out, err = capsys.readouterr()

@@ -6,6 +6,7 @@ import pytest
 from theory_checks import convergence
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_docstring():
     assert convergence.thresholds() == pytest.approx(
         {"tau 0": 1.0, "tau 1": 3.7, "tau 3": 16.4, "tau 7": 71.2}, rel=0.02

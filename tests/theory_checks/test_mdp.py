@@ -27,6 +27,7 @@ def test_inverse_and_its_derivative():
     np.testing.assert_allclose(slope, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_values_are_sums_over_time(seed):
     case = instance(seed)

@@ -30,6 +30,7 @@ def test_the_mean_is_over_versions_by_hand():
     np.testing.assert_allclose(seen, (1 + 0.25) / 2)
 
 
+@pytest.mark.slow
 def test_the_variance_for_which_there_are_enough_updates_by_hand(monkeypatch):
     """T = 4, tau = 1, k s^2 = 1: 14 (tau + 1)^2 / 4 = 14, so the slides' constant is 2 sqrt(14 / 4)."""
     monkeypatch.setattr(rates, "_ARRIVALS", 4)

@@ -30,6 +30,7 @@ def log():
     return what_if.logged(platform.trace, {"actor": 16.0, "learner": float(SMALL.gradients)}, since=0.5)
 
 
+@pytest.mark.slow
 def test_a_log_says_what_the_platform_was_told(log):
     """Durations a unit of work, without the first half second; ages that a slow learner would have raised."""
     samples = {name: spec.compute.samples for name, spec in log.functions().items()}

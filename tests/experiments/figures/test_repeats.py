@@ -55,6 +55,7 @@ def test_steps_per_second_are_repeated(tmp_path, monkeypatch):
         list(repeats.speeds(tmp_path, preset))
 
 
+@pytest.mark.slow
 def test_schedules_of_the_committed_log():
     """They are those of the committed table."""
     found = list(repeats.schedules(repeats.COMMITTED))

@@ -140,6 +140,7 @@ def test_trajectories(files):
     assert [row[1] for row in without] == ["50 ± 2", "30 ± 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", ["stellaris-sweeps", "stellaris-demo-sweeps"])
 def test_an_assumption_without_a_row_is_the_default(study):
     """A sweep passes the testbed's own value of every assumption, and the page shows it once."""

@@ -148,6 +148,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_was_changed_is_not_believed(name, whole, tmp_path):
     """It is named, and counts as not done; what nobody has touched is taken as it is."""

@@ -94,6 +94,7 @@ def test_tasks():
         assert (objective.minimise, task.objective("cost").minimise) == ("time", "cost")
 
 
+@pytest.mark.slow
 def test_contenders(tmp_path, monkeypatch):
     """The paper's; the learned scheduler where it has been learned. All of MinionsRL's learn by the same PPO."""
     monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)

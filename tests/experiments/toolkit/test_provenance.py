@@ -26,6 +26,7 @@ def test_the_version_of_a_missing_package():
     assert of == {"stellaris": stellaris.__version__, "pytest": pytest.__version__, "no-such-package": "not installed"}
 
 
+@pytest.mark.slow
 def test_the_commit(tmp_path):
     """Of a repository with one commit: its hash, with a plus when a tracked file was changed; else unknown."""
     shutil.copy(provenance.__file__, tmp_path / "copied.py")

@@ -21,6 +21,7 @@ def test_few_seeds_support_no_claim():
     assert not estimate(range(9), [1.0]).claim
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(5,), (6,), (5, 2)])
 def test_intervals_are_exact(sizes, monkeypatch):
     """The percentiles of all n^n resamples, drawn by brute force."""

@@ -41,6 +41,7 @@ def texts(older, prompts):
     return POLICY.generate(older, prompts, KEY)
 
 
+@pytest.mark.slow
 def test_log_probs_of_the_cache_are_those_of_the_full_pass(older, newer, texts):
     np.testing.assert_allclose(texts.log_prob, POLICY.log_probs(older, texts.text), atol=1e-5)
     assert not np.allclose(texts.log_prob, POLICY.log_probs(newer, texts.text), atol=0.1)
@@ -63,6 +64,7 @@ def test_prompts_are_kept(texts, prompts):
     np.testing.assert_array_equal(texts.text[:, : TASK.prompt_length], prompts)
 
 
+@pytest.mark.slow
 def test_a_refresh_in_mid_sequence_records_the_version_of_each_token(older, newer, prompts):
     first = POLICY.generate(older, prompts, KEY, tokens=2, version=4)
     both = POLICY.generate(newer, first, jax.random.key(8), version=5)
@@ -77,6 +79,7 @@ def test_a_refresh_in_mid_sequence_records_the_version_of_each_token(older, newe
     np.testing.assert_allclose(both.log_prob, np.where(versions >= 0, expected, 0.0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_refresh_with_equal_parameters_changes_no_probability(older, prompts):
     """Greedy, so that the random numbers do not matter."""
     whole = POLICY.generate(older, prompts, KEY, greedy=True)
@@ -87,6 +90,7 @@ def test_a_refresh_with_equal_parameters_changes_no_probability(older, prompts):
     np.testing.assert_allclose(parts.log_prob, whole.log_prob, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_have_the_probabilities_of_the_logits(older):
     """The first tokens of many answers to one prompt, against the policy's probabilities."""
     n = 4000
@@ -113,6 +117,7 @@ def test_a_warm_start_imitates_solutions():
     assert shares[1] > 0.9
 
 
+@pytest.mark.slow
 def test_arguments_are_checked(older, prompts):
     with pytest.raises(ValueError, match=r"prompts have the shape \(32, 5\): expected \[N, 6\]"):
         POLICY.generate(older, prompts[:, 1:], KEY)

@@ -70,6 +70,7 @@ def endless(solution):
     return [9] * 20
 
 
+@pytest.mark.slow
 def test_an_answer_is_rewarded_at_its_last_token():
     played = write(ENV, [right, wrong, endless, right])
     rewards = np.asarray(played.reward)[:, 0].reshape(4, 5)
@@ -82,6 +83,7 @@ def test_an_answer_is_rewarded_at_its_last_token():
     assert np.flatnonzero(np.asarray(played.terminated)[:, 0]).tolist() == [18]
 
 
+@pytest.mark.slow
 def test_tokens_after_the_end_are_masked():
     answers = GRPO(ENV).prepare(write(ENV, [right, wrong, endless, right]))
     length = np.asarray(answers.valid).sum(axis=0)
@@ -98,6 +100,7 @@ def test_tokens_after_the_end_are_masked():
     assert answers.reward.tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_what_is_masked_does_not_matter():
     """Tokens, versions and log-probabilities after the ends, even NaN, change neither loss nor gradient."""
     learner = GRPO(ENV, discard=50)
@@ -132,6 +135,7 @@ def test_advantages_by_hand(advantage, expected):
     np.testing.assert_allclose(answers.advantage, np.broadcast_to(expected, (4, 4)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_groups_are_not_mixed():
     """Two prompts side by side: a group whose answers are all right has no advantage."""
     one, other = write(ENV, [right] * 4), write(ENV, [right, wrong, right, right], seed=1)
@@ -151,6 +155,7 @@ def test_a_column_that_is_no_group_is_invalid():
         GRPO(ENV).prepare(jax.tree.map(lambda x: x[:15], played))
 
 
+@pytest.mark.slow
 def test_old_answers_are_discarded():
     """By their oldest token: the four answers were written from the versions 0, 5, 10 and 15 on."""
     batch = GRPO(ENV).prepare(write(ENV, [right, wrong, endless, right]))

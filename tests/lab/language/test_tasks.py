@@ -41,6 +41,7 @@ def test_sums_by_hand(first, second, digits):
     assert bool(task.exact(prompt, padded([*digits, END], task.answer_length)))
 
 
+@pytest.mark.slow
 def test_sums_are_pythons():
     """Drawn prompts, read back as numbers; the summands' highest digits are not 0."""
     task = Addition(most=5, base=10)
@@ -81,6 +82,7 @@ def test_a_graded_reward_is_the_share_of_right_places(answer, share):
     assert float(Sorting(most=4, base=10, graded=False).reward(prompt, answer)) == (share == 1.0)
 
 
+@pytest.mark.slow
 def test_lists_are_sorted():
     task = Sorting(most=6, base=10)
     prompts = np.asarray(jax.vmap(task.draw)(jax.random.split(jax.random.key(0), 200)))
@@ -90,6 +92,7 @@ def test_lists_are_sorted():
         assert solution.tolist() == padded([*sorted(digits), END], 7).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [0.0, 1.0, 2.0])
 def test_lengths_follow_the_power_law(tail):
     task = Sorting(most=8, base=10, tail=tail)
@@ -106,6 +109,7 @@ def test_settings_are_checked(task, name, value):
         task(**{name: value})
 
 
+@pytest.mark.slow
 def test_rewards_are_pure_functions_of_whole_batches():
     task = Addition(most=2, base=10)
     prompts = jax.vmap(task.draw)(jax.random.split(jax.random.key(0), 5))

@@ -29,6 +29,7 @@ def texts():
     return jnp.concatenate([prompts, answers], axis=1)
 
 
+@pytest.mark.slow
 def test_the_cache_gives_the_logits_of_the_full_pass(params, texts):
     """The oracle: `apply` computes each place anew from the whole text."""
     memory = MODEL.recall(params, Observation(jnp.full(6, TASK.prompt_length), texts))
@@ -41,6 +42,7 @@ def test_the_cache_gives_the_logits_of_the_full_pass(params, texts):
         np.testing.assert_allclose(value, expected_value, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_one_pass_serves_all_places(params, texts):
     places = jnp.arange(TASK.prompt_length, TASK.length)
     logits, _ = MODEL.apply(params, Observation(places[:, None], texts[None]))
@@ -58,6 +60,7 @@ def test_later_tokens_do_not_matter(params, texts):
     assert not np.allclose(logits, MODEL.apply(params, Observation(place, earlier))[0], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_padding_does_not_matter(params, texts):
     """The same text after two more places of padding has the same logits, whatever its positions."""
     wider = jnp.concatenate([jnp.full(2, PAD), texts[1]])
@@ -66,6 +69,7 @@ def test_padding_does_not_matter(params, texts):
     np.testing.assert_allclose(MODEL.apply(params, Observation(place + 2, wider))[0], logits, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_where_a_text_is_padding(params):
     blank = jnp.full((2, TASK.length), PAD).at[:, TASK.prompt_length - 1].set(11)
 
@@ -76,6 +80,7 @@ def test_gradients_are_finite_where_a_text_is_padding(params):
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(jax.grad(total)(params)))
 
 
+@pytest.mark.slow
 def test_the_first_policy_is_nearly_uniform(texts):
     model = Transformer.of(Sorting(base=10))
     logits, value = model.apply(model.init(jax.random.key(0)), Observation(jnp.int32(17), jnp.arange(34) % 10))

@@ -223,6 +223,7 @@ def test_a_column_of_other_values_is_named(tmp_path, column, wrong):
         Trace.load(tmp_path / "t.parquet")
 
 
+@pytest.mark.slow
 def test_more_names_than_16_bits_count(path):
     trace, n = Trace(), 40_000
     for i in range(n):

@@ -288,6 +288,7 @@ def part(methods, lags, *, kind="constant", updates=32, times=1):
     ]
 
 
+@pytest.mark.slow
 def test_the_report_answers_from_the_tables_alone(tmp_path):
     """Parts that are missing are left out, and a table that an earlier report wrote without them goes."""
     output.write_rows(tmp_path / "lags_CartPole.csv", part(["PPO", "SAPO"], [0, 2]))

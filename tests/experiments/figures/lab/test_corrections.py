@@ -57,6 +57,7 @@ def test_rules_by_hand(rule, ratio, slope):
     np.testing.assert_allclose(found, -np.array(slope), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_rules_around_the_newest_policy_by_hand():
     """The newest policy has twice the probability of the one that acted, or six times."""
     one = jnp.ones(1)

@@ -98,6 +98,7 @@ def test_all_methods_have_as_many_gradients_of_as_many_samples():
         assert (method.epochs, method.minibatch_size * per_item) == (2, 128), name
 
 
+@pytest.mark.slow
 def test_tables_keep_the_tasks_of_earlier_commands(tmp_path, monkeypatch):
     """Two commands of one task each write the files that one command of both tasks writes."""
     task = lag.Task(CartPole(), (0, 2))

@@ -30,6 +30,7 @@ def tokens(log_ratio):
 RATIO = jnp.log(jnp.array([[0.4, 6.0, 1.1, 1.0], [2.5, 1.0, 0.7, 1.0], [1.2, 1.0, 1.0, 1.0]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_the_switch_is_the_method(name):
     """Value and gradient of the reduced loss are those of the method by itself."""

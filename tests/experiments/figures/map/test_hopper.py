@@ -37,6 +37,7 @@ def finished(point, seed, seconds, batches, last=rates.TARGET):
     return SimpleNamespace(cell=SimpleNamespace(seed=seed, workload=workload), summary=summary)
 
 
+@pytest.mark.slow
 def test_ratios_by_hand():
     """Without variation and at κ = 1, a synchronous batch takes 2 s, and so does a data-parallel one."""
     point, one = Point(SAMPLING_ON, 1.0, 0.0, 2), Point(ONE_LEARNER, 1.0, 0.0)

@@ -130,6 +130,7 @@ def test_runs_that_choose_a_version(trained, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_options_that_cannot_be(tmp_path, capsys):
     """One line of error each, before anything is played; the folder stays as it was."""
     out = tmp_path / "out"
@@ -154,6 +155,7 @@ def test_options_that_cannot_be(tmp_path, capsys):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_an_episode_that_fails(tmp_path, monkeypatch, capsys):
     class Failing(Counted):
         def begin(self, cell):

@@ -55,6 +55,7 @@ def test_asynchronous_learners(framework):
     assert bool(trace.select("staleness").value.any()) == PROPERTIES[framework].asynchronous_learners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
 def test_scalable_actors(framework):
     """The number of actors' containers changes while it learns, or stays what it is from the start to the end."""
