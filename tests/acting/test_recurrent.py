@@ -100,6 +100,7 @@ def test_a_rollout_equals_its_own_recomputation_over_sequences(factory):
         np.testing.assert_allclose(trajectory.value, value, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_cell
 def test_the_memory_matters(factory):
     policy = factory(SPEC)

@@ -182,6 +182,7 @@ def compensation(kind, strength, decay):
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("strength", "decay"), [(2.0, 0.95), (0.3, 0.0), (0.3, None)])
 def test_both_forms_in_front_of_an_optimizer(kind, strength, decay):

@@ -48,6 +48,7 @@ def test_invalid_steps_weigh_nothing(algorithm, apply_fn):
         equal(learn(algorithm, apply_fn, params, spoilt, (peer,)), expected)
 
 
+@pytest.mark.slow
 @every_algorithm
 @pytest.mark.parametrize("shift", [1e4, -1e4, "random"])
 def test_extremes_are_finite_and_make_no_nan(algorithm, shift):

@@ -31,6 +31,7 @@ def test_dimensions_are_the_axes(result):
     assert (result.steps == 32).all()
 
 
+@pytest.mark.slow
 def test_the_lag_is_imposed_and_has_no_spread(result):
     assert (result.data_lag_mean.sel(lag=0) == 0).all()
     assert (result.data_lag_mean.sel(lag=2).isel(update=slice(2, None)) == 2).all()

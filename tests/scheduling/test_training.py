@@ -216,6 +216,7 @@ def test_it_learns_from_what_it_has_seen() -> None:
 START_OPTIMIZER = SCHEDULER_PPO.optimizer().init(START.params)
 
 
+@pytest.mark.slow
 def test_runs_of_different_lengths() -> None:
     """One round, and more than a power of two: all of them are learned from."""
     histories = Made(rounds=(1, 5))(START, [0, 1])

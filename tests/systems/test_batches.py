@@ -116,6 +116,7 @@ def test_every_transition_is_first_seen_once(algorithm: Any, items: int, tiny_se
     assert data.unseen.sum() == 0
 
 
+@pytest.mark.slow
 def test_minibatches_weigh_their_share(tiny_session: Session) -> None:
     """Of the batch's bytes; all of an epoch together weigh what the batch does."""
     data = batch(PPO(epochs=1, minibatch_size=6), tiny_session)

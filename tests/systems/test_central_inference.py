@@ -44,6 +44,7 @@ def test_it_samples_what_local_inference_does(name: str) -> None:
     chex.assert_trees_all_close(central.policy, local.policy, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_fragments_continue_one_another() -> None:
     """Each begins where the one before of the same environment ended, as replay tables require."""
     fragments: list[Fragment] = []

@@ -136,6 +136,7 @@ def test_every_architecture_is_resumed(system: System, actors: dict[str, Any], t
     assert len(whole.trace.select("checkpoint").time) >= 3
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_costs_a_few_rounds(tmp_path: Path) -> None:
     """The run goes on from the one before, and ends as the unbroken one does; what is saved next is the newest."""
     whole = run(SYSTEMS["stellaris"], tmp_path / "whole")
@@ -180,6 +181,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "message"),
     [

@@ -40,6 +40,7 @@ def test_each_batch_gets_its_turns(buffer: int, passes: int) -> None:
     assert spent == result.trace.select("sampled").value.sum()
 
 
+@pytest.mark.slow
 def test_newer_batches_take_the_places_of_older_ones() -> None:
     """Where data is fast: batches leave before their last turn, and those that had none are counted as thrown away."""
     system = CircularReplay(ALGORITHM, buffer=2, passes=50, control=StalenessControl())

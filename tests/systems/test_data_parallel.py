@@ -55,6 +55,7 @@ def test_the_slowest_learner_is_waited_for() -> None:
     assert all(started[4 * (i + 1)] >= end for i, end in enumerate(ends[:-1]) if 4 * (i + 1) < len(started))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("learners", "crossing"), [(1, 0.0), (2, 1.0), (4, 1.5)])
 def test_the_all_reduce_costs_time_by_bytes(learners: int, crossing: float) -> None:
     """A ring's: 2 (N - 1) / N times the bytes of a gradient, over the bandwidth."""

@@ -145,6 +145,7 @@ class TestFragments:
         data = batch_of(forgotten, algorithm=algorithm, policy=policy, target=result.policy, key=jax.random.key(0))
         assert float(algorithm.loss(policy.apply, result.policy, data.batch)[1]["kl"]) > 1e-4
 
+    @pytest.mark.slow
     def test_each_fragment_starts_with_the_memory_after_the_one_before(self) -> None:
         """Recomputed over all the steps of an environment at once, from its very start, under a frozen policy."""
         fragments: list[Fragment] = []
@@ -180,6 +181,7 @@ class TestFragments:
             assert minibatch.valid.shape == (16, 1)
             assert data.sample.observation.shape == (17, 4, 2)
 
+    @pytest.mark.slow
     def test_the_target_of_impact_runs_over_the_same_sequences(self) -> None:
         _, fragments = sampled(rounds=3)
         policy = WORKLOAD.make_policy(MAZE.spec)

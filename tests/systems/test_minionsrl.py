@@ -66,6 +66,7 @@ def test_durations_and_costs_are_the_papers(name: str) -> None:
     assert_waited_for(result, cost=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prewarm", [False, True])
 def test_queues_cold_starts_and_transfers_are_waited_for(prewarm: bool) -> None:
     result = run(Stepped(2, 2, every=2), SLOW, prewarm=prewarm)

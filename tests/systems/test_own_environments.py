@@ -108,6 +108,7 @@ class Careless:
         return self.change(self.env.step(slots, action))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", [Synchronous(tiny.PPO_CONFIG), CentralInference(tiny.PPO_CONFIG)])
 @pytest.mark.parametrize(
     ("change", "message"),

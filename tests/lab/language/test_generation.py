@@ -47,6 +47,7 @@ def test_log_probs_of_the_cache_are_those_of_the_full_pass(older, newer, texts):
     assert not np.allclose(texts.log_prob, POLICY.log_probs(newer, texts.text), atol=0.1)
 
 
+@pytest.mark.slow
 def test_nothing_follows_the_end(texts):
     answers = np.asarray(texts.text)[:, TASK.prompt_length :]
     for answer, written, log_prob, version in zip(answers, texts.written, texts.log_prob, texts.version, strict=True):

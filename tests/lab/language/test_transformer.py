@@ -51,6 +51,7 @@ def test_one_pass_serves_all_places(params, texts):
     np.testing.assert_allclose(logits[2, 4], one, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_later_tokens_do_not_matter(params, texts):
     place = jnp.int32(TASK.prompt_length + 1)
     changed = texts[0].at[place:].set((texts[0, place:] + 1) % 10)

@@ -82,6 +82,7 @@ def test_on_and_off_policy(framework):
         assert rows[-1]["gradients"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", PROPERTIES)
 def test_serverless(framework):
     """What is reserved is there from the start to the end; what is serverless starts cold, and is there when used."""
