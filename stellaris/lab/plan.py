@@ -112,8 +112,8 @@ def _distinct(schedule: Schedule) -> NDArray:
     stays, because without other policies there is no cap.
     """
     held = schedule.gradient_held
-    others = (held != schedule.gradient_version[:, None]).sum(axis=1).max(initial=1)
-    return held[:, : _rounded(int(others))]
+    columns = np.flatnonzero((held != schedule.gradient_version[:, None]).any(axis=0))
+    return held[:, : _rounded(1 + int(columns.max(initial=0)))]
 
 
 def _rounded(n: int) -> int:

@@ -116,3 +116,5 @@ def test_a_plan_holds_each_version_once():
     most = max(map(len, others))
     assert 1 <= most <= held.shape[1] < 2 * most < schedule.gradient_held.shape[1] == 7
     assert distinct(held) == others
+    turned = replace(schedule, gradient_held=schedule.gradient_held[:, ::-1])  # a schedule of one's own, say
+    assert distinct(np.asarray(plan_of(turned)[1].gradient_held)[: len(held)]) == others
