@@ -119,6 +119,9 @@ EXPERIMENTS: Mapping[str, Entry] = {
         kind="figure",
     ),
     "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}),
+    "stellaris-map-hopper": Entry(
+        "figures.map.hopper", f"{STELLARIS}, the map on the event loop", {"smoke": "1", "small": "60"}, kind="study"
+    ),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",
         f"{MINIONSRL}, Figure 2",

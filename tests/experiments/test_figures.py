@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from experiments import catalogue, command, tuning
+from experiments.figures.map import rates as map_rates
 from experiments.figures.minionsrl import motivation as actors_motivation
 from experiments.figures.minionsrl import scaling as actors_scaling
 from experiments.figures.stellaris import calibration, challenges, hpc, latency, motivation, scaling, training
@@ -137,6 +138,7 @@ STUDIES = {
     "stellaris-hpc": Shown(
         "stellaris; PAR-RL; ratio, return at equal time", "hpc", f"{STELLARIS} #CC79A7", ("--steps", "8192")
     ),
+    "stellaris-map-hopper": Shown("; ".join(point.system for point in map_rates.POINTS), ""),
     "stellaris-latency": Shown("actor; learner; parameter", "latency", "#000000"),
     "minionsrl-motivation": Shown(
         "fixed; increase; decrease", "motivation schedules", "#000000 #009E73 #CC79A7", ("--steps", "768")
@@ -177,7 +179,7 @@ def test_a_study(name, results, capsys):
     (home / "runs.csv").write_text("environment,seed\nEarlier-v0,0\n../up,0\n")
     for own in pictures:
         (home / f"{own}_Earlier-v0.png").write_text("of a run before")
-    users = {"notes.png", "slides.pdf", f"{pictures[0]}_mine.png"}
+    users = {"notes.png", "slides.pdf", *(f"{picture}_mine.png" for picture in pictures)}
     for mine in users:
         (home / mine).write_text("the user's")
     assert run(name, results, *shown.options) == 0

@@ -53,8 +53,21 @@ TARGET = 200.0
 #: The batches after which a run ends without reaching it.
 BATCHES = 36
 RATES = (1e-4, 3e-4, 1e-3)
-#: The best rate by variant: the least mean time to the target over the two seeds of tuning.
-CHOSEN: Mapping[str, float] = {}
+#: The best rate by variant: the least mean time to the target over the two seeds of tuning, of equal ones the smallest.
+CHOSEN: Mapping[str, float] = {
+    "synchronous": 1e-4,
+    "asynchronous actors, one learner, kappa 16, variation 0.1": 1e-4,
+    "asynchronous actors, one learner, kappa 16, variation 1": 1e-3,
+    "asynchronous actors, one learner, kappa 4, variation 1": 3e-4,
+    "asynchronous actors, one learner, kappa 1, variation 1": 3e-4,
+    "asynchronous actors, one learner, kappa 0.25, variation 1": 1e-3,
+    "Stellaris, actors sampling on, 16 learners, kappa 16, variation 0.1": 1e-4,
+    "Stellaris, actors sampling on, 4 learners, kappa 16, variation 1": 3e-4,
+    "Stellaris, actors sampling on, 4 learners, kappa 4, variation 1": 3e-4,
+    "Stellaris, actors in rounds, 4 learners, kappa 4, variation 1": 3e-4,
+    "Stellaris, actors in rounds, 4 learners, kappa 1, variation 1": 3e-4,
+    "Stellaris, actors in rounds, 4 learners, kappa 0.25, variation 1": 3e-4,
+}
 
 STEPS = BATCHES * presets.ACTORS * presets.FRAGMENT
 _STYLES = {SYNCHRONOUS: ("#D55E00", "--"), ONE_LEARNER: ("#E69F00", "-."), SAMPLING_ON: ("#0072B2", "-")}

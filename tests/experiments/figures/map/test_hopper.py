@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from experiments.figures.map import hopper, rates
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS, Point
 from experiments.figures.map.rates import POINTS, label
 from experiments.report.tables.results import rows
+from tests.experiments import committed, csv_rows
 
 
 def test_the_deployments_are_the_ends_of_the_map():
@@ -28,6 +30,20 @@ def test_the_deployments_are_the_ends_of_the_map():
     best = sorted((max(points, key=advantage.__getitem__) for points in table), key=advantage.__getitem__)
     four = sorted((points[1] for points in table), key=advantage.__getitem__)
     assert (best[-1], four[-1], four[-2], best[2], best[1], best[0]) == POINTS
+
+
+def test_the_chosen_rates_are_the_fastest_of_the_committed_runs():
+    """By the mean virtual time to the target over the seeds of tuning; of equal ones, the smallest rate."""
+    times: dict[str, dict[float, list[float]]] = {}
+    for row in csv_rows.rows(committed.SMALL / "stellaris-map-rates" / "runs.csv"):
+        point, rate = row["setting"].rsplit(": ", 1)
+        times.setdefault(point, {}).setdefault(float(rate), []).append(float(row["virtual_seconds"]))
+        assert row["seed"] in {"100", "101"}
+    for of in times.values():
+        assert sorted(of) == [*rates.RATES]
+        assert {len(several) for several in of.values()} == {2}
+    assert {point: min(sorted(of), key=lambda rate: fmean(of[rate])) for point, of in times.items()} == rates.CHOSEN
+    assert {label(point) for point in rates.RUN} == rates.CHOSEN.keys()
 
 
 def finished(point, seed, seconds, batches, last=rates.TARGET):
