@@ -3,6 +3,8 @@
 import csv
 import errno
 import fcntl
+import gzip
+import io
 import itertools
 import json
 import math
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.toolkit.shell import UsageError, reason
-from stellaris.runtime.files import atomic_write
+from stellaris.runtime.files import atomic_path
 
 #: The folder where a run is written until it is complete.
 _DRAFT = ".unfinished-run"
@@ -203,8 +205,19 @@ def finite(record: Any) -> Any:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a CSV file with the columns of all rows; a value that a row lacks is empty."""
-    with atomic_write(path) as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    """Writes a CSV file with the columns of all rows, compressed if its name ends in ".gz"; a missing value is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    content = text.getvalue().encode()
+    with atomic_path(path) as draft:
+        # Without a time stamp, so that the same rows are the same bytes.
+        draft.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Reads the rows of a CSV file, compressed or not."""
+    opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
+    with opened as file:
+        return [*csv.DictReader(file)]

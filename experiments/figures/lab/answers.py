@@ -33,7 +33,7 @@ def report(folder: Path, size: lag.Preset) -> None:
     Raises:
       UsageError: if the folder holds no table, or one that lacks runs.
     """
-    parts = {task: {part: read(folder / f"{part}_{task}.csv") for part in _PARTS} for task in size.tasks}
+    parts = {task: {part: read(folder / f"{part}_{task}.csv.gz") for part in _PARTS} for task in size.tasks}
     parts = {task: {part: rows for part, rows in own.items() if rows} for task, own in parts.items()}
     if not any(parts.values()):
         raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")

@@ -112,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
                 run(size, task, part, out / "blocks", arguments.block) for part in PRESETS[arguments.preset][name]
             )
             found = [row for rows in several for row in rows]
-            output.write_rows(out / f"{name}_{task}.csv", found)
+            output.write_rows(out / f"{name}_{task}.csv.gz", found)
             parts = repr(PRESETS[arguments.preset][name])
             provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
     if REPORT in arguments.parts:

@@ -112,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
         out.mkdir(parents=True, exist_ok=True)
     for task in (arguments.tasks or preset.tasks) if "runs" in arguments.parts else ():
         print(f"{task}:")
-        output.write_rows(out / f"runs_{task}.csv", [*run(preset, task, arguments.block, arguments.blocks)])
+        output.write_rows(out / f"runs_{task}.csv.gz", [*run(preset, task, arguments.block, arguments.blocks)])
         provenance.write(out / f"provenance_{task}.json", code_version(), preset=repr(preset))
     if "report" in arguments.parts:
         gradients_report.report(out, preset.tasks)

@@ -27,7 +27,7 @@ def report(folder: Path, tasks: Sequence[str]) -> None:
     Raises:
       UsageError: if there is no table, or a table lacks runs.
     """
-    runs = {task: rows for task in tasks if (rows := read(folder / f"runs_{task}.csv"))}
+    runs = {task: rows for task in tasks if (rows := read(folder / f"runs_{task}.csv.gz"))}
     if not runs:
         raise shell.UsageError(f"--out {folder} holds no runs of {' or '.join(tasks)}: run the part runs first")
     try:

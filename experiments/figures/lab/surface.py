@@ -1,6 +1,5 @@
 """The outcomes of all methods on a task, by lag and learning rate: those of `lab-lag` and the new ones."""
 
-import csv
 import json
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
@@ -11,6 +10,7 @@ import numpy as np
 
 from experiments.figures.lab import lag
 from experiments.figures.lab.outcomes import Cells
+from experiments.toolkit import output
 
 #: The committed tables of `lab-lag`: the floors of its tasks, and the runs of its seven methods.
 LAB_LAG = Path(__file__).parents[2] / "results" / "lab-lag"
@@ -41,10 +41,7 @@ def floor_of(task: str) -> float:
 
 def read(path: Path) -> list[dict[str, str]]:
     """Reads the rows of a table; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [*csv.DictReader(file)]
+    return output.read_rows(path) if path.exists() else []
 
 
 def cells_of(rows: Sequence[dict[str, str]], floor: float) -> Cells:

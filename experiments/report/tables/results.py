@@ -1,11 +1,11 @@
 """Reads the results that are committed under `experiments/results/`."""
 
-import csv
 import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from experiments.toolkit import output
 from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -16,8 +16,7 @@ REPLAYED = ", replayed"
 @functools.cache
 def rows(path: str) -> Sequence[Mapping[str, str]]:
     """Reads the rows of a CSV file, by its path under `experiments/results/`."""
-    with (RESULTS / path).open(newline="") as file:
-        return list(csv.DictReader(file))
+    return output.read_rows(RESULTS / path)
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.toolkit.output import kept, one_run, usable
+from experiments.toolkit.output import kept, one_run, read_rows, usable, write_rows
 from experiments.toolkit.shell import UsageError
 
 
@@ -163,3 +163,14 @@ def test_folders_that_were_made_and_stay_empty_are_removed(tmp_path):
     with usable(tmp_path / "new" / "newer"):
         (tmp_path / "new" / "file").touch()
     assert os.listdir(tmp_path / "new") == ["file"]
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
+def test_rows_come_back(name, tmp_path):
+    """A value that a row lacks is empty; a compressed file has no time stamp, so the same rows are the same bytes."""
+    path = tmp_path / name
+    write_rows(path, [{"a": 1, "b": "x, y"}, {"a": 2}])
+    written = path.read_bytes()
+    assert read_rows(path) == [{"a": "1", "b": "x, y"}, {"a": "2", "b": ""}]
+    assert written.startswith(b"\x1f\x8b") == name.endswith(".gz")
+    assert written[4:8] == bytes(4) or not name.endswith(".gz")  # the time stamp

@@ -291,26 +291,26 @@ def part(methods, lags, *, kind="constant", updates=32, times=1):
 @pytest.mark.slow
 def test_the_report_answers_from_the_tables_alone(tmp_path):
     """Parts that are missing are left out, and a table that an earlier report wrote without them goes."""
-    output.write_rows(tmp_path / "lags_CartPole.csv", part(["PPO", "SAPO"], [0, 2]))
+    output.write_rows(tmp_path / "lags_CartPole.csv.gz", part(["PPO", "SAPO"], [0, 2]))
     call = ["lab-corrections", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]
     assert command.main(call) == 0
     written = {path.name for path in tmp_path.iterdir()}
     names = {f"{name}.csv" for name in ("best", "shared", "half", "against_ppo", "recommended", "q2", "q3")}
     pictures = {f"surface_CartPole{suffix}" for suffix in (".png", ".pdf")}
-    assert written == {"lags_CartPole.csv", *names, *pictures}
+    assert written == {"lags_CartPole.csv.gz", *names, *pictures}
     assert {row["method"] for row in read(tmp_path / "best.csv")} == {"PPO", "SAPO"}
     # The best return, 90, is above the floor by more than a tenth of PPO's 451, so that all 64 runs had learned.
     assert read(tmp_path / "q2.csv")[0]["others"] == "64"
 
     several = [row for updates in (32, 40) for row in part(["PPO"], [1, 2], updates=updates)]
-    output.write_rows(tmp_path / "border_CartPole.csv", several)
+    output.write_rows(tmp_path / "border_CartPole.csv.gz", several)
     patterns = [row for kind in ("sawtooth", "maximum") for row in part(["PPO"], [2], kind=kind)]
-    output.write_rows(tmp_path / "patterns_CartPole.csv", patterns)
+    output.write_rows(tmp_path / "patterns_CartPole.csv.gz", patterns)
     assert command.main(call) == 0
     assert {"q1.csv", "stable.csv", "q4.csv", "border.png"} <= {path.name for path in tmp_path.iterdir()}
     assert [row["mean_lag"] for row in read(tmp_path / "q4.csv")] == ["2"]
 
-    (tmp_path / "patterns_CartPole.csv").unlink()
+    (tmp_path / "patterns_CartPole.csv.gz").unlink()
     answers.report(tmp_path, lag.PRESETS["smoke"])
     assert not (tmp_path / "q4.csv").exists()
 
@@ -318,7 +318,7 @@ def test_the_report_answers_from_the_tables_alone(tmp_path):
 def test_the_report_says_what_is_missing(tmp_path):
     with pytest.raises(UsageError, match="holds no table of a part"):
         answers.report(tmp_path, lag.PRESETS["smoke"])
-    output.write_rows(tmp_path / "lags_CartPole.csv", part(["PPO"], [0, 2])[1:])
+    output.write_rows(tmp_path / "lags_CartPole.csv.gz", part(["PPO"], [0, 2])[1:])
     with pytest.raises(UsageError, match="run the part again"):
         answers.report(tmp_path, lag.PRESETS["smoke"])
     assert floor_of("CartPole") == pytest.approx(22.2, abs=0.01)

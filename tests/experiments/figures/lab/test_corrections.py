@@ -104,12 +104,12 @@ def test_runs_without_numbers_have_the_floor(monkeypatch, tmp_path):
 def test_the_study(tmp_path):
     """A row per run in a table per part, with the settings of the cell."""
     assert command.main(["lab-corrections", "--preset", "smoke", "--out", str(tmp_path)]) == 0
-    found = rows(tmp_path / "lags_CartPole.csv")
+    found = rows(tmp_path / "lags_CartPole.csv.gz")
     assert len(found) == 2 * 2 * 2 * 2
     assert {row["method"] for row in found} == {"PPO", "SAPO"}
     assert all(float(row["final_return"]) > 5 for row in found)
-    assert {row["kind"] for row in rows(tmp_path / "patterns_CartPole.csv")} == {"sawtooth"}
-    assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv")} == {"40"}
+    assert {row["kind"] for row in rows(tmp_path / "patterns_CartPole.csv.gz")} == {"sawtooth"}
+    assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv.gz")} == {"40"}
     answers = {path: path.read_text() for path in tmp_path.glob("*.csv")}
     assert {"best.csv", "q1.csv", "q2.csv", "q3.csv", "q4.csv", "recommended.csv"} <= {path.name for path in answers}
     assert command.main(["lab-corrections", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0

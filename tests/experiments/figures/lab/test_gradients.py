@@ -136,7 +136,7 @@ def test_a_report_needs_runs(tmp_path, capsys):
 def test_the_study(tmp_path):
     """A row per run, with the imposed age measured in versions; the report writes the answers from this table."""
     assert command.main(["lab-gradients", "--preset", "smoke", "--out", str(tmp_path)]) == 0
-    found = csv_rows(tmp_path / "runs_CartPole.csv")
+    found = csv_rows(tmp_path / "runs_CartPole.csv.gz")
     preset = gradients.PRESETS["smoke"]
     assert len(found) == len(preset.cases) * 2 * 2
     lag = {(row["method"], row["kind"], row["lag"]): float(row["measured_lag"]) for row in found}
