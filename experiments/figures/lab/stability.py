@@ -65,8 +65,10 @@ def slopes(x: Sequence[float] | NDArray, y: NDArray) -> NDArray:
     up = np.where(known, y, 0.0)
     across = np.where(known, across - across.sum(axis=-1, keepdims=True) / count, 0.0)
     squares = np.square(across).sum(axis=-1)
-    slope: NDArray = np.where(squares > 0, (across * up).sum(axis=-1) / np.where(squares > 0, squares, 1.0), np.nan)
-    return slope
+    slope = np.where(squares > 0, (across * up).sum(axis=-1) / np.where(squares > 0, squares, 1.0), np.nan)
+    # A level line has the slope 0: rounding errors would exclude 0 from its interval.
+    rounded: NDArray = np.round(slope, 9) + 0.0
+    return rounded
 
 
 def stable(task: str, method: str, border: Border) -> Iterator[dict[str, Any]]:

@@ -156,6 +156,14 @@ def test_slopes_and_rates_by_hand():
     assert cells[1000, 10]["low"] == cells[1000, 10]["high"] == 1e-2
 
 
+def test_a_level_line_has_no_slope():
+    """Equal rates at four lags give a slope of 0 with an interval of 0, without a rounding error that excludes 0."""
+    rates = (2e-3, 6.3e-3, 2e-2, 6.3e-2)
+    score = np.broadcast_to(np.array([10.0, 10.0, 10.0, 1.0])[:, None], (3, 4, 4, 10))
+    rows = stability.answered("task", "PPO", stability.Border((150, 300, 600), (1, 4, 16, 64), rates, score))
+    assert {(row["slope"], row["low"], row["high"], row["says"]) for row in rows} == {(0.0, 0.0, 0.0, "flat")}
+
+
 def test_a_cell_that_learns_nothing_has_no_stable_rate():
     of = border(lambda s, t: 3 - s)
     of.score[0, 1:] = -1.0
