@@ -447,14 +447,14 @@ def figure(
 ) -> Iterator[Sequence[Axes]]:
     """Yields the axes of a figure, row by row, and saves it under each suffix; a file appears only once complete.
 
-    The title is above the first axes; with several rows it is above the whole figure.
+    The title is above the first axes; with several rows, or axes that have titles, it is above the whole figure.
     """
     with plt.rc_context(_SETTINGS):
         size = (4.4 + 2.6 * (columns - 1), rows * height)
         canvas, axes = plt.subplots(rows, columns, figsize=size, squeeze=False)
         try:
             yield list(axes.flat)
-            if rows > 1:
+            if rows > 1 or axes[0][0].get_title():
                 canvas.suptitle(title, x=0.0, ha="left", fontsize=10)
             else:
                 axes[0][0].set_title(title, loc="left", fontsize=10)

@@ -1,9 +1,10 @@
-"""The pictures of `lab-corrections`: return against lag, a panel per method, and the border of stability."""
+"""The pictures of `lab-corrections` and `lab-language`: curves against lag, a panel per method; the stable rates."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 
 from experiments.figures.lab.outcomes import at_best, interval, scores, shared_rate
@@ -91,7 +92,8 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
     """
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     lengths = sorted({int(row["updates"]) for row in rows})
-    rates = sorted({float(row["largest_stable_rate"]) for row in rows if row["largest_stable_rate"]})
+    ends = ("largest_stable_rate", "low", "high")
+    rates = sorted({float(row[end]) for row in rows for end in ends if row[end]})
     title = "largest stable learning rate, with 95 % intervals over seeds"
     with plots.figure(path, title, columns=len(methods), rows=len(tasks), suffixes=(".png", ".pdf")) as several:
         panels = iter(several)
@@ -100,8 +102,8 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
                 axes = next(panels)
                 own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
                 for i, length in enumerate(lengths):
-                    shift = 2 ** (0.15 * (i - (len(lengths) - 1) / 2))
-                    _stable(axes, [row for row in own if int(row["updates"]) == length], shift, plots.LINES[i])
+                    aside = i - (len(lengths) - 1) / 2
+                    _stable(axes, [row for row in own if int(row["updates"]) == length], aside, plots.LINES[i])
                 axes.set_title(f"{task}, {method}", fontsize=9)
                 axes.set_xscale("log", base=2)
                 axes.set_yscale("log")
@@ -114,12 +116,50 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
         _legend(several[0])
 
 
-def _stable(axes: Axes, rows: Sequence[dict[str, str]], shift: float, style: dict[str, Any]) -> None:
-    """Draws the line of one length, moved aside by a factor so that intervals do not cover each other."""
+def _stable(axes: Axes, rows: Sequence[dict[str, str]], aside: float, style: dict[str, Any]) -> None:
+    """Draws the line of one length, moved to the side and upwards so that lines at equal rates remain visible."""
     there = [row for row in rows if row["largest_stable_rate"]]
-    rates = [float(row["largest_stable_rate"]) for row in there]
-    low = [rate - float(row["low"] or rate) for rate, row in zip(rates, there, strict=True)]
-    high = [float(row["high"]) - rate for rate, row in zip(rates, there, strict=True)]
-    place = [int(row["lag"]) * shift for row in there]
-    label = f"{int(rows[0]['updates']):,} updates"
-    axes.errorbar(place, rates, [low, high], marker="o", markersize=3, capsize=2, linewidth=1.2, label=label, **style)
+    up = 10 ** (0.04 * aside)
+    rates, lows, highs = (
+        np.array([float(row[end] or row["largest_stable_rate"]) * up for row in there])
+        for end in ("largest_stable_rate", "low", "high")
+    )
+    place = [int(row["lag"]) * 2 ** (0.15 * aside) for row in there]
+    label, spread = f"{int(rows[0]['updates']):,} updates", [rates - lows, highs - rates]
+    axes.errorbar(place, rates, spread, marker="o", markersize=3, capsize=2, linewidth=1.2, label=label, **style)
+
+
+def cosines(rows: Sequence[Mapping[str, Any]], path: Path, reference: str) -> None:
+    """Draws the cosine of successive gradients against lag, a panel per method; the reference is grey.
+
+    Args:
+      rows: the rows of `cosines.answered`, of one task.
+      path: the path of the pictures, without suffix.
+      reference: the method whose curve is in every other panel.
+    """
+    of = {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(row["method"] for row in rows)}
+    grey = of.pop(reference)
+    title = f"{rows[0]['task']}: mean cosine of successive gradients, with 95 % intervals over seeds"
+    high = -(-len(of) // _COLUMNS)
+    with plots.figure(path, title, columns=_COLUMNS, rows=high, height=1.9, suffixes=(".png", ".pdf")) as panels:
+        for i, (axes, (name, own)) in enumerate(zip(panels, of.items(), strict=False)):
+            _cosines(axes, grey, reference, {**_REFERENCE, "linewidth": 2.5})
+            _cosines(axes, own, "the method", _BEST)
+            axes.set_title(name, fontsize=9)
+            if i >= len(of) - _COLUMNS:
+                axes.set_xlabel("age of the answers (updates)")
+        _same_heights(panels[: len(of)])
+        for axes in panels[len(of) :]:
+            axes.set_visible(False)
+        _legend(panels[0])
+
+
+def _cosines(axes: Axes, rows: Sequence[Mapping[str, Any]], label: str, style: dict[str, Any]) -> None:
+    lags, middle, low, high = ([row[name] for row in rows] for name in ("lag", "cosine", "low", "high"))
+    axes.plot(lags, middle, label=label, **style)
+    axes.fill_between(lags, low, high, color=style["color"], alpha=0.2, linewidth=0)
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.set_xticks(lags[::2])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.minorticks_off()
+    axes.set_xlim(0, lags[-1])

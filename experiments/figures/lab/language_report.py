@@ -56,7 +56,7 @@ def report(folder: Path) -> None:
     corrections_pictures.surface(
         TASK, surface, folder / "surface", outcome="share of exact answers", age="age of the answers (updates)"
     )
-    cosines.draw(tables["q5"], folder / "cosines")
+    corrections_pictures.cosines(tables["q5"], folder / "cosines", REFERENCE)
     if borders:
         corrections_pictures.border(read(folder / "stable.csv"), folder / "border")
 

@@ -175,6 +175,16 @@ def test_boxes(drawn):
     assert [label.get_text() for label in axes.get_xticklabels()] == ["it"]
 
 
+def test_a_picture_has_its_title_above_the_titles_of_its_panels(tmp_path):
+    with plots.figure(tmp_path / "a.png", "whole", columns=2) as axes:
+        axes[0].set_title("panel")
+        figure = axes[0].figure
+    assert figure.get_suptitle() == "whole"
+    with plots.figure(tmp_path / "a.png", "whole", columns=2) as axes:
+        figure = axes[0].figure
+    assert (figure.get_suptitle(), axes[0].get_title(loc="left")) == ("", "whole")
+
+
 def test_a_picture_appears_whole_or_not_at_all(tmp_path):
     """An error while it is drawn leaves what was there, nothing half written, no figure open and no setting changed."""
     path, before, font = tmp_path / "a.png", plt.get_fignums(), plt.rcParams["font.size"]
