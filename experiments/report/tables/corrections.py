@@ -77,9 +77,9 @@ def recommended() -> Table:
     return Table(("lags above PPO; below", *tasks, "recommended"), lines, left=("recommended",))
 
 
-def slopes() -> Table:
+def slopes(study: str = _STUDY) -> Table:
     """Returns the slopes of the largest stable rate against the lag and the length, and the answer to question 1."""
-    own = rows(f"{_STUDY}/q1.csv")
+    own = rows(f"{study}/q1.csv")
     places = list(dict.fromkeys((row["against"], row["at"]) for row in own))
     lines = []
     for task in values(own, "task"):
@@ -123,7 +123,7 @@ def orders() -> Table:
     return Table(("lag", *tasks), [(lag, *(cells.get((lag, task), "") for task in tasks)) for lag in lags])
 
 
-def patterns() -> Table:
+def patterns(study: str = _STUDY) -> Table:
     """Returns the ratios of the outcomes under sawtooth and drawn lags to those under constant ones: question 4."""
     lines = [
         (
@@ -133,14 +133,14 @@ def patterns() -> Table:
             *(interval(row, kind, f"{kind}_low", f"{kind}_high") for kind in ("sawtooth", "maximum")),
             row["verdict"],
         )
-        for row in rows(f"{_STUDY}/q4.csv")
+        for row in rows(f"{study}/q4.csv")
     ]
     headings = ("task", "method", "mean lag", "sawtooth / constant", "drawn / constant", "answer")
     return Table(headings, lines, left=("method", "answer"))
 
 
-def dips() -> Table:
-    """Returns the share of PPO's seeds with a dip at a lag of 4, and the share expected by chance: question 6."""
+def dips(study: str = _STUDY, method: str = "PPO") -> Table:
+    """Returns the share of a method's seeds with a dip at a lag of 4, and the share expected by chance: question 6."""
     lines = [
         (
             f"{row['task']}, {row['method']}",
@@ -150,10 +150,10 @@ def dips() -> Table:
             interval(row, "difference", "low", "high"),
             row["verdict"],
         )
-        for row in rows(f"{_STUDY}/q6.csv")
+        for row in rows(f"{study}/q6.csv")
     ]
     headings = ("seeds", "share with a dip", "expected", "difference", "answer")
-    return Table(("PPO at the shared rate", *headings), lines, left=("answer",))
+    return Table((f"{method} at the shared rate", *headings), lines, left=("answer",))
 
 
 #: The tables by the names in the pages' marks. They join `experiments.report.tables.TABLES` with the first results.

@@ -74,7 +74,8 @@ def ran() -> Table:
     lines.append(("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](#learning-from-trajectories)"))
     lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
     where = "[corrections on a language task](#corrections-on-a-language-task)"
-    lines.append(("`lab-language`", f"{len(rows('lab-language/lags.csv')):,}", where))
+    parts = ("lags", "patterns", "border", "dip")
+    lines.append(("`lab-language`", f"{sum(len(rows(f'lab-language/{part}.csv')) for part in parts):,}", where))
     learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
     where = "[where asynchronous learners win](#where-asynchronous-learners-win)"

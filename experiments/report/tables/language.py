@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from experiments.figures.lab.verdicts import BEATS, BELOW
+from experiments.report.tables import corrections
 from experiments.report.tables.corrections import apart, interval, values
 from experiments.report.tables.results import rows
 from experiments.report.tables.table import Table
@@ -62,6 +63,9 @@ def cosines() -> Table:
 #: The tables by the names in the pages' marks.
 TABLES: Mapping[str, Callable[[], Table]] = {
     "language-methods": methods,
+    "language-slopes": lambda: corrections.slopes(_STUDY),
     "language-collapses": collapses,
+    "language-patterns": lambda: corrections.patterns(_STUDY),
     "language-cosines": cosines,
+    "language-dips": lambda: corrections.dips(_STUDY, "GRPO"),
 }
