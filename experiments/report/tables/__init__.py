@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from experiments.report.tables import (
     cluster,
+    corrections,
     counts,
     equal_time,
     language,
@@ -50,5 +51,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
+    **corrections.TABLES,
     **language.TABLES,
 }
