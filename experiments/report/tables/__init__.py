@@ -7,6 +7,7 @@ from experiments.report.tables import (
     corrections,
     counts,
     equal_time,
+    gpu,
     language,
     learning,
     map,
@@ -51,6 +52,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
+    "gpu-gradients": gpu.gradients,
     **corrections.TABLES,
     **language.TABLES,
 }
