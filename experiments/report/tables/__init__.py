@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 
 from experiments.report.tables import (
     cluster,
+    corrections,
     counts,
     equal_time,
+    gpu,
     language,
     learning,
     map,
@@ -50,5 +52,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
+    "gpu-gradients": gpu.gradients,
+    **corrections.TABLES,
     **language.TABLES,
 }
