@@ -79,8 +79,8 @@ def ran() -> Table:
     where = "[every correction at every lag](#every-correction-at-every-lag)"
     lines.append(("`lab-corrections`", f"{several:,}", where))
     where = "[corrections on a language task](#corrections-on-a-language-task)"
-    parts = ("lags", "patterns", "border", "dip")
-    lines.append(("`lab-language`", f"{sum(len(rows(f'lab-language/{part}.csv')) for part in parts):,}", where))
+    language = sum(len(rows(f"lab-language/{part}.csv")) for part in (*parts, "dip"))
+    lines.append(("`lab-language`", f"{language:,}", where))
     learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
     where = "[where asynchronous learners win](#where-asynchronous-learners-win)"
