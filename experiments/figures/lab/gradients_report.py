@@ -38,8 +38,9 @@ def report(folder: Path, tasks: Sequence[str]) -> None:
     for name, rows in tables.items():
         output.write_rows(folder / f"{name}.csv", rows)
     for (task, kind), surface in surfaces.items():
-        age = "age of the gradients (gradients)" if kind == _CONSTANT else "mean age of the gradients, drawn"
-        corrections_pictures.surface(task, surface, folder / f"surface_{kind}_{task}", age=age)
+        age, columns = ("age in gradients", 2) if kind == _CONSTANT else ("mean age in gradients, drawn", 3)
+        path = folder / f"surface_{kind}_{task}"
+        corrections_pictures.surface(task, surface, path, age=age, columns=columns)
     cosines.draw(tables["cosine"], folder / "cosines")
 
 
