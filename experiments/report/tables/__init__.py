@@ -6,6 +6,7 @@ from experiments.report.tables import (
     cluster,
     counts,
     equal_time,
+    gradients,
     language,
     learning,
     map,
@@ -51,4 +52,5 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
     **language.TABLES,
+    **gradients.TABLES,
 }

@@ -75,6 +75,9 @@ def ran() -> Table:
     lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
     where = "[corrections on a language task](#corrections-on-a-language-task)"
     lines.append(("`lab-language`", f"{len(rows('lab-language/lags.csv')):,}", where))
+    aged = sum(len(rows(f"lab-gradients/runs_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))
+    where = "[gradient lag](#gradient-lag-aggregators-compensations-and-weights)"
+    lines.append(("`lab-gradients`", f"{aged:,}", where))
     learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
     where = "[where asynchronous learners win](#where-asynchronous-learners-win)"
