@@ -158,10 +158,10 @@ def test_corrections():
     assert not missing(
         PAGE,
         "it is above gradients as they are at lags 1 to 32 of CartPole, and nowhere below.",
-        "Limited alignment is above at six constant lags of CartPole and at none of Acrobot, the gap-aware optimizer at "
-        "2 and 16 of Acrobot and at none of CartPole; neither is below anywhere.",
-        f"at a lag of 4 its versions lie {distance[LIMITED]} apart and have {limited}, gradients as they are {distance[OLD]} and "
-        f"{old}.",
+        "Limited alignment is above at six constant lags of CartPole and at none of Acrobot, the gap-aware optimizer "
+        "at 2 and 16 of Acrobot and at none of CartPole; neither is below anywhere.",
+        f"at a lag of 4 its versions lie {distance[LIMITED]} apart and have {limited}, gradients as they are "
+        f"{distance[OLD]} and {old}.",
     )
 
 
@@ -200,8 +200,8 @@ def test_constant_and_drawn_lags():
     ratio, low, high = (f"{float(other[name]):.3f}" for name in ("drawn", "drawn_low", "drawn_high"))
     assert not missing(
         PAGE,
-        f"agree in {counts['agree']} of {len(found)} comparisons, all on CartPole, and differ in one: averaged groups at "
-        f"32 on Acrobot have {ratio} ({low} to {high}) times",
+        f"agree in {counts['agree']} of {len(found)} comparisons, all on CartPole, and differ in one: averaged groups "
+        f"at 32 on Acrobot have {ratio} ({low} to {high}) times",
         "Eighteen intervals are too wide to tell, and three have no outcome.",
     )
 
@@ -268,7 +268,8 @@ def test_open_points():
     other = mean(ACROBOT, OLD, 16, 1e-3, "final_return") - FLOOR[ACROBOT]
     assert not missing(
         PAGE,
-        f"the smallest from a lag of 16 on, where it has {min(level):.0f} to {max(level):.0f} at every lag and {fresh:.0f} without:",
+        f"the smallest from a lag of 16 on, where it has {min(level):.0f} to {max(level):.0f} at every lag and "
+        f"{fresh:.0f} without:",
         f"above at 16 on Acrobot against an outcome of {float(low['outcome']):.0f}, for which the halves of the seeds "
         f"chose two rates; over all seeds gradients as they are have {other:.0f} there at 0.001.",
         f"The limit on the cosine, {LIMIT}, has no source,",
