@@ -205,7 +205,7 @@ def finite(record: Any) -> Any:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes a CSV file with the columns of all rows, compressed if its name ends in ".gz"; a missing value is empty."""
+    """Writes a CSV file with the columns of all rows; a value that a row lacks is empty. ".gz" files are compressed."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
     writer.writeheader()
@@ -218,6 +218,5 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """Reads the rows of a CSV file, compressed or not."""
-    opened = gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="")
-    with opened as file:
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
         return [*csv.DictReader(file)]

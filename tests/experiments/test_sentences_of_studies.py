@@ -472,3 +472,26 @@ def test_lags_that_methods_tolerate(method, task, said):
     )
     sentence = said.format(half=float(row["half"]), free=row["free"])
     assert not missing(PAGE, sentence) or not missing("docs/corrections.md", sentence)
+
+
+# ---- a GPU -----------------------------------------------------------------------------------------------------------
+
+
+def test_gradients_on_a_gpu():
+    """What four sharers cost, and how a gradient's time grows with its minibatch, beside the testbed's assumptions."""
+    taken = {
+        (row["network"], int(row["samples"]), int(row["sharers"])): float(row["seconds"])
+        for row in rows(RESULTS / "gpu" / "gradients.csv")
+    }
+    slowed = {key[:2]: taken[key] / taken[*key[:2], 1] for key in taken if key[2] == 4}
+    assert {f"{slowed[network, samples]:.1f}" for network, samples in slowed if samples <= 512} == {"2.1"}
+    assert {f"{slowed['convolutions', samples]:.1f}" for samples in (2048, 4096)} == {"1.4"}
+    ratio = {network: taken[network, 4096, 1] / taken[network, 120, 1] for network in ("2x256", "convolutions")}
+    growths = {network: np.log(of) / np.log(4096 / 120) for network, of in ratio.items()}
+    assert not missing(
+        "docs/benchmarks.md",
+        "about right up to 512 samples (2.1), and too much for large minibatches of the convolutions (1.4)",
+        f"takes {ratio['2x256']:.1f} times as long as one of 120, and wrong for the convolutions: "
+        f"{ratio['convolutions']:.0f} times,",
+        f"of {growths['2x256']:.2f} and of {growths['convolutions']:.2f}.",
+    )

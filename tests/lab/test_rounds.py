@@ -1,6 +1,7 @@
 """Compiled rounds make the decisions, histories, states and parameters of `train`; their parts are the platform's."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,26 +29,27 @@ from tests.lab.equality import scaled
 from tests.lab.rounds_equality import PRICES, Configuration, compare, configure, deployment, draw
 
 WHOLE = PPO(epochs=3, minibatch_size=8 * 16, learning_rate=1e-3)
-CONFIGURATIONS: dict[str, Configuration] = {
-    "maximum, prewarmed": configure(Maximum(), prewarm=True),
-    "fixed": configure(Fixed(3), budget=Budget(steps=16 * 36, cost=100.0)),
-    "fixed, nothing varies": configure(Fixed(5), functions=deployment(False), prewarm=True, seed=1),
-    "a schedule": configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6]),
-    "a schedule, whole batches": configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6], ppo=WHOLE, seed=2),
-    "increase, scaled rewards": configure(
+#: Functions, because a scheduler takes seconds to make.
+CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
+    "maximum, prewarmed": lambda: configure(Maximum(), prewarm=True),
+    "fixed": lambda: configure(Fixed(3), budget=Budget(steps=16 * 36, cost=100.0)),
+    "fixed, nothing varies": lambda: configure(Fixed(5), functions=deployment(False), prewarm=True, seed=1),
+    "a schedule": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6]),
+    "a schedule, whole batches": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6], ppo=WHOLE, seed=2),
+    "increase, scaled rewards": lambda: configure(
         Stepped(1, 1, every=2), workload=Workload(CartPole(), scaled, actors=8, fragment=16), prewarm=True
     ),
-    "learned": configure(Learned.untrained(most=8, seed=0), seed=3),
-    "learned, prewarmed, to a target": configure(
+    "learned": lambda: configure(Learned.untrained(most=8, seed=0), seed=3),
+    "learned, prewarmed, to a target": lambda: configure(
         Learned.untrained(most=8, seed=1, hold=3),
         budget=Budget(steps=10**5, cost=100.0, target_return=26.0, window=12),
         prewarm=True,
         seed=4,
     ),
-    "containers expire": configure(
+    "containers expire": lambda: configure(
         Stepped(8, -1, every=1), functions=deployment(True, keep_alive=1.0, reuse="least_recent"), seed=5
     ),
-    "cost ends it": configure(Fixed(4), budget=Budget(steps=10**5, cost=12.0), prewarm=True, seed=6),
+    "cost ends it": lambda: configure(Fixed(4), budget=Budget(steps=10**5, cost=12.0), prewarm=True, seed=6),
 }
 #: Configurations that `make test` checks as well.
 QUICK = ("learned",)
@@ -59,7 +61,7 @@ QUICK = ("learned",)
 )
 def test_compiled_rounds_are_those_of_train(name: str) -> None:
     """And so are the states that a scheduler sees, and the parameters after the last round."""
-    compared = compare(CONFIGURATIONS[name])
+    compared = compare(CONFIGURATIONS[name]())
     assert compared.decisions[0] == compared.decisions[1]
     assert len(compared.decisions[0]) >= 10
     assert compared.worst < 1, compared.where

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping
 
 from experiments.report.tables import (
     cluster,
+    corrections,
     counts,
     equal_time,
+    gpu,
     gradients,
     language,
     learning,
@@ -51,6 +53,8 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "free-lag": learning.free_lag,
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
+    "gpu-gradients": gpu.gradients,
+    **corrections.TABLES,
     **language.TABLES,
     **gradients.TABLES,
 }

@@ -156,7 +156,7 @@ def dips() -> Table:
     return Table(("PPO at the shared rate", *headings), lines, left=("answer",))
 
 
-#: The tables by the names in the pages' marks. They join `experiments.report.tables.TABLES` with the first results.
+#: The tables by the names in the pages' marks.
 TABLES: Mapping[str, Callable[[], Table]] = {
     "corrections-half-lost": half_lost,
     "corrections-against-ppo": against_ppo,
@@ -181,10 +181,10 @@ def interval(row: Row, middle: str, low: str, high: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Rounds a number to three digits.
+    """Rounds a number to three digits, and what rounding has left of a sum of zero to 0.
 
     Example:
-      >>> _number("451.05"), _number("-0.57754"), _number("")
-      ('451', '-0.578', '')
+      >>> _number("451.05"), _number("-0.57754"), _number("-1.2e-16"), _number("")
+      ('451', '-0.578', '0', '')
     """
-    return f"{float(text):.3g}" if text else ""
+    return f"{float(text) if abs(float(text)) > 1e-9 else 0:.3g}" if text else ""

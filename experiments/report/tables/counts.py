@@ -73,6 +73,11 @@ def ran() -> Table:
     seeds = {row["seed"] for row in rows("gear/played.csv")}
     lines.append(("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](#learning-from-trajectories)"))
     lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
+    tasks = ("CartPole", "Acrobot-v1", "Breakout-MinAtar")
+    parts = ("lags", "patterns", "border")
+    several = sum(len(rows(f"lab-corrections/{part}_{task}.csv.gz")) for part in parts for task in tasks)
+    where = "[every correction at every lag](#every-correction-at-every-lag)"
+    lines.append(("`lab-corrections`", f"{several:,}", where))
     where = "[corrections on a language task](#corrections-on-a-language-task)"
     lines.append(("`lab-language`", f"{len(rows('lab-language/lags.csv')):,}", where))
     aged = sum(len(rows(f"lab-gradients/runs_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))

@@ -21,7 +21,7 @@ def reported(tmp_path, monkeypatch):
         "patterns": [row for kind in ("sawtooth", "maximum") for row in part(["PPO"], [2], kind=kind)],
     }
     for name, rows in tables.items():
-        output.write_rows(folder / f"{name}_CartPole.csv", rows)
+        output.write_rows(folder / f"{name}_CartPole.csv.gz", rows)
     answers.report(folder, lag.PRESETS["smoke"])
     yield
     results.rows.cache_clear()
