@@ -12,6 +12,7 @@ from experiments.figures.lab.surface import Surface
 from experiments.toolkit import plots
 from stellaris.types import NDArray
 
+#: Panels in a row; so many are narrow, and have room for every third tick.
 _COLUMNS = 4
 _BEST: dict[str, Any] = {"color": "#0072B2", "linestyle": "-"}
 _SHARED: dict[str, Any] = {"color": "#D55E00", "linestyle": "--"}
@@ -19,7 +20,13 @@ _REFERENCE: dict[str, Any] = {"color": "0.55", "linestyle": "-"}
 
 
 def surface(
-    task: str, of: Surface, path: Path, *, outcome: str = "return", age: str = "age of the data (batches)"
+    task: str,
+    of: Surface,
+    path: Path,
+    *,
+    outcome: str = "return",
+    age: str = "age of the data (batches)",
+    columns: int = _COLUMNS,
 ) -> None:
     """Draws outcome against lag at the best and the shared rate, a panel per method; the reference is grey."""
     cells, score = of.cells, scores(of.cells)
@@ -28,7 +35,8 @@ def surface(
         score[:, :, shared_rate(score, cells.methods, cells.reference)] + cells.floor,
     )
     names = [name for name in cells.methods if name != cells.reference]
-    columns = min(_COLUMNS, len(names))
+    every = 3 if len(cells.lags) > 6 and columns >= _COLUMNS else 1
+    columns = min(columns, len(names))
     rows = -(-len(names) // columns)
     title = f"{task}: mean {outcome} of the last fifth of the updates, with 95 % intervals over seeds"
     with plots.figure(path, title, columns=columns, rows=rows, height=2.1, suffixes=(".png", ".pdf")) as several:
@@ -46,7 +54,7 @@ def surface(
             _curve(axes, cells.lags, best[own], "the method at its best rate", _BEST)
             axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
             axes.set_title(name, fontsize=9)
-            _lags(axes, cells.lags)
+            _lags(axes, cells.lags, every)
             if i >= len(names) - columns:
                 axes.set_xlabel(age)
             if i % columns == 0:
@@ -63,10 +71,9 @@ def _curve(axes: Axes, lags: Sequence[int], returns: NDArray, label: str, style:
     axes.fill_between(lags, low, high, color=style["color"], alpha=0.2, linewidth=0)
 
 
-def _lags(axes: Axes, lags: Sequence[int]) -> None:
+def _lags(axes: Axes, lags: Sequence[int], every: int) -> None:
     axes.set_xscale("symlog", base=2, linthresh=1)
-    # Every third tick, because the panels are narrow.
-    axes.set_xticks(lags[::3] if len(lags) > 6 else lags)
+    axes.set_xticks(lags[::every])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
     axes.set_xlim(0, lags[-1])
@@ -158,8 +165,4 @@ def _cosines(axes: Axes, rows: Sequence[Mapping[str, Any]], label: str, style: d
     lags, middle, low, high = ([row[name] for row in rows] for name in ("lag", "cosine", "low", "high"))
     axes.plot(lags, middle, label=label, **style)
     axes.fill_between(lags, low, high, color=style["color"], alpha=0.2, linewidth=0)
-    axes.set_xscale("symlog", base=2, linthresh=1)
-    axes.set_xticks(lags[::2])
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
-    axes.set_xlim(0, lags[-1])
+    _lags(axes, lags, every=2)

@@ -50,7 +50,8 @@ def rises(cells: Sequence[dict[str, Any]]) -> str:
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draws the cosine against the lag, a panel per task and a line per method."""
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
-    colours = plots.plt.get_cmap("tab20").colors  # type: ignore[attr-defined]
+    # Every second colour of tab20 is pale; tab10 has the others.
+    colours = plots.plt.get_cmap("tab10" if len(methods) <= 10 else "tab20").colors  # type: ignore[attr-defined]
     with plots.figure(path, "", columns=len(tasks), suffixes=(".png", ".pdf")) as several:
         for axes, task in zip(several, tasks, strict=True):
             for i, method in enumerate(methods):

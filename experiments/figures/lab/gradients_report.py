@@ -38,8 +38,9 @@ def report(folder: Path, tasks: Sequence[str]) -> None:
     for name, rows in tables.items():
         output.write_rows(folder / f"{name}.csv", rows)
     for (task, kind), surface in surfaces.items():
-        age = "age of the gradients (gradients)" if kind == _CONSTANT else "mean age of the gradients, drawn"
-        corrections_pictures.surface(task, surface, folder / f"surface_{kind}_{task}", age=age)
+        age, columns = ("age in gradients", 2) if kind == _CONSTANT else ("mean age in gradients, drawn", 3)
+        path = folder / f"surface_{kind}_{task}"
+        corrections_pictures.surface(task, surface, path, age=age, columns=columns)
     cosines.draw(tables["cosine"], folder / "cosines")
 
 
@@ -132,7 +133,8 @@ def _slope(slope: float, draws: NDArray) -> dict[str, Any]:
     there = draws[np.isfinite(draws)]
     if not np.isfinite(slope) or len(there) < _ENOUGH * len(draws):
         return {"slope": "", "low": "", "high": "", "verdict": "no slope"}
-    low, high = (short(float(x)) for x in np.quantile(there, [0.025, 0.975]))
+    # Equal rates have a slope of 0 but for rounding, which must not place 0 outside of the interval.
+    low, high = (short(round(float(x), 9)) + 0.0 for x in np.quantile(there, [0.025, 0.975]))
     verdict = "S·η" if low <= -1 <= high < 0 else "not S·η"
     return {"slope": short(slope), "low": low, "high": high, "verdict": verdict}
 

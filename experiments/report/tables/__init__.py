@@ -8,6 +8,7 @@ from experiments.report.tables import (
     counts,
     equal_time,
     gpu,
+    gradients,
     language,
     learning,
     map,
@@ -55,4 +56,5 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "gpu-gradients": gpu.gradients,
     **corrections.TABLES,
     **language.TABLES,
+    **gradients.TABLES,
 }

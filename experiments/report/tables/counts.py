@@ -81,6 +81,9 @@ def ran() -> Table:
     where = "[corrections on a language task](#corrections-on-a-language-task)"
     language = sum(len(rows(f"lab-language/{part}.csv")) for part in (*parts, "dip"))
     lines.append(("`lab-language`", f"{language:,}", where))
+    aged = sum(len(rows(f"lab-gradients/runs_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))
+    where = "[gradient lag](#gradient-lag-aggregators-compensations-and-weights)"
+    lines.append(("`lab-gradients`", f"{aged:,}", where))
     learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
     where = "[where asynchronous learners win](#where-asynchronous-learners-win)"
