@@ -16,6 +16,7 @@ from experiments.report.tables import (
     powers,
     stellaris,
     sweeps,
+    tolerance,
 )
 from experiments.report.tables.table import Table
 
@@ -54,6 +55,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
     "gpu-gradients": gpu.gradients,
+    "tolerance-claims": tolerance.claimed,
     **corrections.TABLES,
     **language.TABLES,
     **gradients.TABLES,
