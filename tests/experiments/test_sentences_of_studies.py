@@ -474,6 +474,39 @@ def test_lags_that_methods_tolerate(method, task, said):
     assert not missing(PAGE, sentence) or not missing("docs/corrections.md", sentence)
 
 
+def test_the_map_on_the_event_loop():
+    """Which of the registered predictions came true, and by how much the others missed."""
+
+    def told(text):
+        return [float(one.removeprefix("\u2264 ")) for one in text.split(" and ")]
+
+    def within(text, predicted):
+        return min(predicted) / 2 <= float(text.split(" ")[0]) <= 2 * max(predicted)
+
+    # Actors, \u03ba, variation, learners; ratios foretold and found, the best other; \u03b7 foretold and found; runs.
+    found = TABLES["map-confirmed"]().rows
+    ahead = [[float(end) > 1 for end in re.findall(r"\d+\.\d+", row[5])[1:]] for row in found]
+    assert [of[0] == of[1] == (min(told(row[4])) > 1) for row, of in zip(found, ahead, strict=True)] == [
+        *[True] * 3,
+        False,
+        True,
+        True,
+    ]
+    assert [within(row[5], told(row[4])) for row in found] == [True, True, True, False, True, True]
+    assert [within(row[8], told(row[7])) for row in found] == [True, True, True, False, False, False]
+    ratios, etas = ([row[place].split(" ")[0] for row in found] for place in (5, 8))
+    assert {row[9] for row in found} == {"10 of 10"}
+    foretold = [one for row in found[3:] for one in told(row[7])]
+    told_of_eta = f"where CartPole and Acrobot foretold {min(foretold)} to {max(foretold)}."
+    assert not missing(
+        PAGE,
+        f"Stellaris is {float(ratios[2]):.1f} to {float(found[0][5].split(' ')[0]):.1f} times as",
+        f"to be slower and is faster, {found[3][5].replace(' (', ' times (')}.",
+        f"where actors sample on ({min(etas[:3])} to {max(etas[:3])}).",
+        f"(\u03b7 = {found[3][8].replace(' (', ', ')}, {told_of_eta}",
+    )
+
+
 # ---- a GPU -----------------------------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-speed": map.speeds,
     "map-eta": map.efficiencies,
     "map-answers": map.answers,
+    "map-confirmed": map.confirmed,
     "tuned": stellaris.tuned,
     "tuned-for-equal-time": equal_time.tuned,
     "equal-time": lambda: equal_time.compared("Hopper-v4"),

@@ -64,6 +64,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (("tuning",), "`tuning`, an earlier grid", "[what makes the difference](systems.md#tuned-alike)"),
     (("small/tuning",), "`tuning`", "[settings for equal time](systems.md#tuned-for-equal-time)"),
     (("small/stellaris-equal-time",), "`stellaris-equal-time` on Hopper-v4", "[at equal time](#at-equal-time)"),
+    (
+        ("small/stellaris-map-rates", "small/stellaris-map-hopper"),
+        "`stellaris-map-rates`, `stellaris-map-hopper`",
+        "[the map on the event loop](#on-the-event-loop)",
+    ),
 )
 
 

@@ -141,7 +141,7 @@ def confirmed() -> Table:
         )
     deployment = ("actors", "κ", "variation", "learners")
     ahead = ("time of the best other / Stellaris', foretold", "on Hopper", "the best other")
-    headings = (*deployment, *ahead, "η, foretold", "η on Hopper", "reached")
+    headings = (*deployment, *ahead, "η, foretold", "η on Hopper", "reached 200")
     return Table(headings, lines, left=("the best other",))
 
 
