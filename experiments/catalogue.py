@@ -193,6 +193,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "120"},
         kind="figure",
     ),
+    "lab-cell": Entry("figures.lab.cell", "", {"": "1"}),
     "what-if": Entry("cluster.what_if", "a run that another stack logged, under other settings", {"": "2"}),
     "cluster-faults": Entry("cluster.faults", "runs on a Ray cluster whose processes are killed", {"": "30"}),
     "simtest": Entry("simtest.command", "", {"": "1"}),

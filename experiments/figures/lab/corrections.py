@@ -127,7 +127,9 @@ def made(name: str, size: lag.Preset) -> Algorithm:
     return own[name] if name in own else Ruled(**same, rule=name)
 
 
-def run(size: lag.Preset, task: str, part: Part, blocks: Path, block: int | None = None) -> Iterator[dict[str, Any]]:
+def run(
+    size: lag.Preset, task: str, part: Part, blocks: Path | None = None, block: int | None = None
+) -> Iterator[dict[str, Any]]:
     """Runs a part on an environment, and yields one row per run; at most `block` runs are computed at a time."""
     environment = size.tasks[task].make()
     workload = Workload(environment, ActorCritic(hidden=size.hidden), actors=size.actors, fragment=size.fragment)

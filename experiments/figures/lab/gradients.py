@@ -139,7 +139,7 @@ def run(preset: Preset, task: str, block: int | None = None, blocks: Path | None
         _SMALL.tasks[task].make(), ActorCritic(hidden=base.hidden), actors=base.actors, fragment=base.fragment
     )
     algorithm = Compensated(epochs=base.epochs, minibatch_size=base.minibatch_size)
-    for grouped in (False, True):
+    for grouped in sorted({case.method == GROUPS for case in preset.cases}):
         cases = {str(i): case for i, case in enumerate(preset.cases) if (case.method == GROUPS) == grouped}
         schedules = {label: preset.schedule(case) for label, case in cases.items()}
         settings = {
