@@ -66,8 +66,8 @@ SETTINGS: Mapping[str, Setting] = {
     )
 }
 
-#: The name of the setting with the greatest mean return in the committed runs; None until there are any.
-CHOSEN: str | None = None
+#: The setting with the greatest mean return in the committed runs.
+CHOSEN = "4 x 128 steps, 10 x 64, 0.0003, lambda 0.95"
 
 
 def variant(environment: str, setting: Setting) -> Variant:

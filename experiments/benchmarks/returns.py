@@ -15,7 +15,7 @@ from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.running import SB3, SBX, Side, Way, run
 from experiments.benchmarks.sides.protocol import Round, Task
 from experiments.study.cells import code_version
-from experiments.toolkit import output, provenance, shell
+from experiments.toolkit import output, provenance
 from experiments.toolkit.statistics import estimate, ratio
 from experiments.tuning_steps import STEPS, Setting
 
@@ -60,15 +60,7 @@ def measure(say: Callable[[str], None], seeds: int, out: Path) -> Iterator[Compa
       say: the function that gets the progress, a line of text at a time.
       seeds: the number of seeds, from 0.
       out: the results folder; the files are in its folder `peers-returns`.
-
-    Raises:
-      UsageError: if no setting has been chosen yet.
     """
-    if tuning_steps.CHOSEN is None:
-        raise shell.UsageError(
-            "--returns: no setting has been chosen; run `python -m experiments tuning-steps`, and set CHOSEN in "
-            "experiments/tuning_steps.py to the setting with the greatest mean return"
-        )
     sides = (ours(tuning_steps.SETTINGS[tuning_steps.CHOSEN]), *PEERS)
     for side in sides:
         side.python(say)

@@ -62,6 +62,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[Qbert](#qbert)",
     ),
     (("tuning",), "`tuning`, an earlier grid", "[what makes the difference](systems.md#tuned-alike)"),
+    (
+        ("small/tuning-steps",),
+        "`tuning-steps`",
+        "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
+    ),
     (("small/tuning",), "`tuning`", "[settings for equal time](systems.md#tuned-for-equal-time)"),
     (("small/stellaris-equal-time",), "`stellaris-equal-time` on Hopper-v4", "[at equal time](#at-equal-time)"),
     (

@@ -7,7 +7,6 @@ from experiments.benchmarks import peers, returns
 from experiments.benchmarks.running import Side
 from experiments.benchmarks.sides import ours
 from experiments.benchmarks.sides.protocol import Round
-from experiments.toolkit.shell import UsageError
 from stellaris.systems import Synchronous
 from tests.experiments import csv_rows
 
@@ -68,13 +67,6 @@ def test_a_run_without_a_result_is_an_error():
         returns.last_round(side, [])
     with pytest.raises(RuntimeError, match="fewer than 100 episodes"):
         returns.last_round(side, [Round(2.0, tuning_steps.STEPS, None)])
-
-
-def test_nothing_is_run_without_a_chosen_setting(ran, monkeypatch, tmp_path):
-    monkeypatch.setattr(tuning_steps, "CHOSEN", None)
-    with pytest.raises(UsageError, match="experiments tuning-steps"):
-        list(returns.measure(str, 1, tmp_path))
-    assert not ran
 
 
 @pytest.mark.parametrize("setting", tuning_steps.SETTINGS.values(), ids=lambda setting: setting.name)
