@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from experiments.catalogue import EXPERIMENTS
 from experiments.study import repetition
 from tests.experiments.csv_rows import rows
 from tests.experiments.study.test_study import arguments_of, declared
@@ -75,3 +76,14 @@ def test_nothing_to_repeat(committed, tmp_path):
     assert repetition.chosen("own", replace(own, alone=True), committed) is None
     with pytest.raises(LookupError, match="own: none of the 2 committed runs is part of the study any more"):
         repetition.chosen("own", declared(settings=("other",))[0], committed)
+
+
+def test_every_committed_study_can_be_repeated():
+    """Its results have what `reproduce --check` needs, and a run that the study would still make."""
+    studies = {name: entry.load().STUDY for name, entry in EXPERIMENTS.items() if entry.kind == "study"}
+    known = {name: of for name, of in studies.items() if (repetition.COMMITTED / name).exists() and not of.alone}
+    assert len(known) > 15
+    for name, of in known.items():
+        one = repetition.chosen(name, of)
+        assert one is not None
+        assert one.row["environment"] == one.cell.environment
