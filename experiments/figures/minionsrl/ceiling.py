@@ -114,11 +114,15 @@ class Runs(NamedTuple):
 OBJECTIVES = ("seconds", "cost")
 
 
-def measured(of: Rounds, schedule: Schedule, seeds: Sequence[int]) -> Runs:
-    """Runs a schedule once for each seed."""
-    played = of.play([schedule.numbers] * len(seeds), seeds)
+def measured(
+    of: Rounds, schedules: Sequence[Schedule], seeds: Sequence[int], *, block: int | None = None
+) -> Mapping[Schedule, Runs]:
+    """Runs each schedule once for each seed; at most `block` runs are computed at a time."""
+    each = [schedule.numbers for schedule in schedules for _ in seeds]
+    played = of.play(each, [*seeds] * len(schedules), block=block)
     columns = played.last("seconds"), played.last("costs")[:, 0], played.rounds, played.last("steps")
-    return Runs(*(np.where(played.reached, column, np.inf) for column in columns))
+    tables = [np.where(played.reached, column, np.inf).reshape(len(schedules), -1) for column in columns]
+    return {schedule: Runs(*(table[i] for table in tables)) for i, schedule in enumerate(schedules)}
 
 
 def best(runs: Mapping[Schedule, Runs], objective: str, *, fixed: bool) -> Schedule:
@@ -131,9 +135,9 @@ def compared(of: Rounds, runs: Mapping[Schedule, Runs], seeds: Sequence[int]) ->
     """Yields a row for each objective: the best schedules of both kinds, on seeds on which they were not chosen."""
     for objective in OBJECTIVES:
         number, schedule = (best(runs, objective, fixed=fixed) for fixed in (True, False))
-        fresh = [measured(of, one, seeds) for one in (number, schedule)]
-        everyone = measured(of, Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0), seeds)
-        there = [getattr(one, objective) for one in (*fresh, everyone)]
+        several = (number, schedule, Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0))
+        fresh = measured(of, several, seeds)
+        there = [getattr(fresh[one], objective) for one in several]
         yield {
             "objective": objective,
             "fixed": number.first,
@@ -161,6 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=testbeds(), default=[*testbeds()], help="the testbeds")
+    add("--block", type=options.whole(1), help="most runs at a time, on a GPU thousands (default: 4, on a GPU 256)")
     add("--out", type=options.folder, default=Path("results/minionsrl-ceiling"), help="folder of the results")
 
 
@@ -172,11 +177,13 @@ def main(arguments: argparse.Namespace) -> int:
     for name in arguments.testbeds:
         of = rounds(preset, *testbeds()[name])
         runs: dict[Schedule, Runs] = {}
-        for schedule in preset.schedules():
-            runs[schedule] = measured(of, schedule, range(preset.seeds))
-            medians = {column: float(np.median(getattr(runs[schedule], column))) for column in Runs._fields}
-            print(f"{name}: {schedule}: {medians}", flush=True)
+        several = [*preset.schedules()]
+        # As many schedules as fill a block; a table is written after each, for one who looks in.
+        together = max(1, (arguments.block or 1) // preset.seeds)
+        for start in range(0, len(several), together):
+            runs |= measured(of, several[start : start + together], range(preset.seeds), block=arguments.block)
             output.write_rows(out / f"schedules_{name}.csv", [*_table(runs)])
+            print(f"{name}: {len(runs)} of {len(several)} schedules", flush=True)
         others = range(preset.seeds, 2 * preset.seeds)
         output.write_rows(out / f"best_{name}.csv", [*compared(of, runs, others)])
         _draw(runs, out / f"ceiling_{name}", name)

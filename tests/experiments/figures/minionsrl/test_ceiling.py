@@ -2,7 +2,10 @@
 
 import argparse
 import csv
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -54,6 +57,24 @@ def test_testbeds() -> None:
         price = {name: rate.usd_per_second(spec.resources) for name, spec in functions.items()}
         actors = 32 * 128 * seconds["actor"] * price["actor"]
         assert actors / (actors + 30 * seconds["learner"] * price["learner"]) == pytest.approx(0.75, abs=0.02)
+
+
+def test_runs_belong_to_their_schedules() -> None:
+    """Also if several schedules are run together; a run that failed took forever."""
+
+    class Made:
+        def play(self, each: Sequence[Sequence[int]], seeds: Sequence[int], *, block: int | None) -> Any:
+            assert block == 12
+            values = np.array([100.0 * sum(numbers) + seed for numbers, seed in zip(each, seeds, strict=True)])
+            last = {"seconds": values, "costs": values[:, None] + 0.5, "steps": values + 1}
+            return SimpleNamespace(reached=np.array(seeds) != 7, rounds=values + 2, last=last.__getitem__)
+
+    several = [Schedule(3, 3, 0), Schedule(1, 2, 2)]
+    found = ceiling.measured(cast(Any, Made()), several, (5, 7), block=12)
+    assert [*found] == several
+    assert found[several[0]].seconds.tolist() == [305.0, np.inf]
+    assert found[several[1]].cost.tolist() == [405.5, np.inf]
+    assert found[several[1]].rounds.tolist() == [407.0, np.inf]
 
 
 @pytest.mark.slow
