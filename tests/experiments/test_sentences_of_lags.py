@@ -124,7 +124,7 @@ def test_which_method_on_the_language_task():
     assert not missing(
         PAGE,
         f"at 64 these have {ends[0]} to {ends[1]}, M2PO and TOPR {of['M2PO']:.2f}, GRPO {of['GRPO']:.2f}.",
-        f"No correction loses half at {float(half[NONE]):.0f} updates.",
+        f"Without a correction, half is lost at {float(half[NONE]):.0f} updates.",
     )
 
 

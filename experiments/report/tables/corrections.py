@@ -74,7 +74,7 @@ def recommended() -> Table:
         )
         for row in own
     ]
-    return Table(("lags above PPO; below", *tasks, "recommended"), lines, left=("recommended",))
+    return Table(("number of lags above PPO; number below", *tasks, "recommended"), lines, left=("recommended",))
 
 
 def slopes(study: str = _STUDY) -> Table:
@@ -108,7 +108,14 @@ def collapses() -> Table:
         )
         for row in own
     ]
-    headings = ("collapsed", "share with the sign", "updates before", "others", "share with the sign, others", "answer")
+    headings = (
+        "collapsed",
+        "share with the sign",
+        "updates before, median (quartiles)",
+        "others",
+        "share with the sign, others",
+        "answer",
+    )
     return Table(("effective sample fraction", *headings), lines, left=("answer",))
 
 
@@ -120,7 +127,8 @@ def orders() -> Table:
         (row["lag"], row["task"]): f"{interval(row, 'tau', 'low', 'high')}; {row['reversed']} reversed" for row in own
     }
     lags = sorted(values(own, "lag"), key=int)
-    return Table(("lag", *tasks), [(lag, *(cells.get((lag, task), "") for task in tasks)) for lag in lags])
+    headings = ("Kendall's τ; reversed pairs, at lag", *tasks)
+    return Table(headings, [(lag, *(cells.get((lag, task), "") for task in tasks)) for lag in lags])
 
 
 def patterns(study: str = _STUDY) -> Table:
