@@ -42,6 +42,7 @@ OPTIONS = {name: ast.literal_eval(x) for row in ROWS for name, x in re.findall(r
     "off_policy_mask_threshold": 0.1,
     "loss_scale_factor": 8.0,
     "max_completion_length": 8.0,
+    "top_entropy_quantile": 0.2,
     "low": 0.5,
     "high": 1.5,
 }
@@ -51,6 +52,12 @@ NAMES = (
     | OPTIONS
     | {
         **{name: getattr(jnp, name) for name in ("where", "exp", "abs", "max", "std", "sign", "inf")},
+        **{
+            name: getattr(jnp, name) for name in ("minimum", "maximum", "mean", "sum", "sqrt", "cumsum", "broadcast_to")
+        },
+        "nan": jnp.nan,
+        "nanquantile": jnp.nanquantile,
+        "vmap": jax.vmap,
         "kl": stellaris.approximate_kl,
         "log_pi": _log_pi,
         "log_prox": _log_prox,
@@ -74,6 +81,16 @@ NAMES = (
         "version": 4,
         "begun": 40,
         "batch": 16,
+        "token_reward": jnp.where(_valid, _normal(T, B), 0.0),
+        "discount": jnp.full((T, B), 0.9),
+        "value": _normal(T + 1, B),
+        "returns": _normal(T, B),
+        "path": jnp.abs(_normal(T, B)),
+        "sum_pi_squared": jnp.asarray(_random.uniform(size=(T, B)), jnp.float32),
+        "entropy": jnp.abs(_normal(T, B)),
+        "cov": _normal(T, B),
+        "cut": 0.5,
+        "drawn": _valid,
     }
 )
 
@@ -81,7 +98,7 @@ NAMES = (
 def evaluate(call: str):
     names = dict(NAMES)
     if call.startswith("gae("):
-        names |= {"reward": _normal(T, B), "discount": jnp.ones((T, B)), "value": _normal(T + 1, B)}
+        names |= {"reward": _normal(T, B)}
     return eval(call, names)
 
 
@@ -129,6 +146,59 @@ def areal_kl(metric):
     return np.where(metric <= 1.2, np.exp(numbers("lp")), 0.0)
 
 
+def gmpo():
+    """The geometric mean over each sequence of ratios whose logarithms are bounded on the side of the advantage."""
+    sign = np.sign(numbers("A_of_sequence"))
+    bounded = sign * np.minimum(sign * numbers("u"), sign * np.clip(numbers("u"), -0.2, 0.2))
+    return -numbers("A_of_sequence") * np.exp(mean_over_steps(bounded))
+
+
+def opo():
+    """A group's baseline is the mean of its rewards, weighted by the number of tokens."""
+    reward, tokens = numbers("reward").reshape(2, 3), np.asarray(_valid).sum(axis=0).reshape(2, 3)
+    return (reward - (tokens * reward).sum(axis=1, keepdims=True) / tokens.sum(axis=1, keepdims=True)).ravel()
+
+
+def discounted(reward):
+    """Sums backward; padding has no reward."""
+    found = np.zeros((T + 1, B))
+    for t in reversed(range(T)):
+        found[t] = reward[t] + 0.9 * found[t + 1]
+    return found[:T]
+
+
+def whitened(x):
+    there = np.asarray(_valid)
+    return (x - x[there].mean()) / x[there].std(ddof=1)
+
+
+def by_group(reward):
+    """Minus the mean of the group, at each token."""
+    reward = reward.reshape(2, 3)
+    return np.broadcast_to((reward - reward.mean(axis=1, keepdims=True)).ravel(), (T, B))
+
+
+def optimal_token_baseline():
+    """For each prompt and step, returns weighted by the variance of the path."""
+    found, there = numbers("returns").copy(), np.asarray(_valid)
+    for t in range(T):
+        for members in ([0, 1, 2], [3, 4, 5]):
+            weight = numbers("path")[t, members] * there[t, members]
+            if weight.sum() > 0:
+                found[t, members] -= (weight * numbers("returns")[t, members]).sum() / weight.sum()
+    return found
+
+
+def high_entropy():
+    entropy = numbers("entropy")
+    return np.where(entropy >= np.quantile(entropy[np.asarray(_valid)], 0.8), numbers("loss"), 0.0)
+
+
+def covariance():
+    there, advantage, log_prob = np.asarray(_valid), numbers("A"), numbers("log_pi")
+    return (advantage - advantage[there].mean()) * (log_prob - log_prob[there].mean())
+
+
 lp, u = numbers("lp"), numbers("u")
 #: What the projects' code computes, by the start of the option's cell and the number of the call in the row.
 ORACLES = {
@@ -142,6 +212,23 @@ ORACLES = {
     ('`rollout_rs="seq_sum_k3"`', 0): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).sum(axis=0) <= 1.5,
     ('`rollout_rs="seq_sum_k3"`', 1): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).max(axis=0) <= 1.5,
     ('`loss_agg_mode="seq-mean-token-sum"`', 0): lambda: np.where(_valid, numbers("loss"), 0.0).sum(axis=0).mean(),
+    ('`loss_mode="geo_mean"`', 0): gmpo,
+    ('`loss_mode="gpg"`', 0): lambda: -numbers("log_pi") * numbers("A"),
+    ('`loss_mode="kl_cov"`', 0): lambda: (
+        -np.exp(u) * numbers("A") + np.where(numbers("cov") >= 0.5, 0.1 * np.abs(u), 0.0)
+    ),
+    ('`loss_mode="kl_cov"`', 1): covariance,
+    ('`loss_mode="clip_cov"`', 0): lambda: np.where(_valid, 0.0, clipped(np.exp(u), numbers("A"), 0.2, 0.2)),
+    ('`adv_estimator="opo"`', 0): opo,
+    ('`adv_estimator="reinforce_plus_plus"`', 0): lambda: discounted(numbers("token_reward")),
+    ('`adv_estimator="reinforce_plus_plus"`', 1): lambda: whitened(numbers("returns")),
+    ('`adv_estimator="reinforce_plus_plus_baseline"`', 0): lambda: by_group(numbers("reward")),
+    ('`adv_estimator="reinforce_plus_plus_baseline"`', 1): lambda: whitened(numbers("A")),
+    ('`adv_estimator="optimal_token_baseline"`', 0): optimal_token_baseline,
+    ('`adv_estimator="optimal_token_baseline"`', 1): lambda: np.cumsum(
+        np.where(_valid, 1 - 2 * np.exp(numbers("log_prox")) + numbers("sum_pi_squared"), 0.0), axis=0
+    ),
+    ("`top_entropy_quantile=1.0`", 0): high_entropy,
     ("`cliprange_value=0.5`", 0): lambda: (
         0.5
         * np.maximum(
