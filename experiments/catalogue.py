@@ -120,7 +120,10 @@ EXPERIMENTS: Mapping[str, Entry] = {
     ),
     "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}),
     "stellaris-map-hopper": Entry(
-        "figures.map.hopper", f"{STELLARIS}, the map on the event loop", {"smoke": "1", "small": "60"}, kind="study"
+        "figures.map.hopper",
+        f"{STELLARIS}, the map on the event loop",
+        {"smoke": "1", "small": "30", "paper": "30"},
+        kind="study",
     ),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",

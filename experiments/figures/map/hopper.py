@@ -29,7 +29,8 @@ from experiments.study.study import Size, Study, Variant
 from experiments.toolkit.statistics import estimate, ratio
 
 DESCRIPTION = "the map's predictions against Hopper on the event loop"
-SIZES = {"smoke": Size(("CartPole-v1",), STEPS, 1), "small": Size(("Hopper-v4",), STEPS, 10)}
+_WHOLE = Size(("Hopper-v4",), STEPS, 10)
+SIZES = {"smoke": Size(("CartPole-v1",), STEPS, 1), "small": _WHOLE, "paper": _WHOLE}
 
 Runs = Mapping[str, Sequence[Finished]]
 
