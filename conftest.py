@@ -10,8 +10,9 @@ collect_ignore = [] if importlib.util.find_spec("torch") else ["stellaris/torch.
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Leaves the lab's examples to `make test-all`: each compiles a run, which takes up to half a minute."""
-    lab = Path(__file__).with_name("stellaris") / "lab"
+    """Leaves examples that compile an algorithm or a run, which take seconds each, to `make test-all`."""
+    package = Path(__file__).with_name("stellaris")
+    compiling = [package / name for name in ("lab", "algorithms", "acting/evaluation.py", "replay/episodes.py")]
     for item in items:
-        if isinstance(item, pytest.DoctestItem) and item.path.is_relative_to(lab):
+        if isinstance(item, pytest.DoctestItem) and any(item.path.is_relative_to(path) for path in compiling):
             item.add_marker(pytest.mark.slow)

@@ -63,7 +63,7 @@ CONFIGURATIONS = {
 
 
 #: Configurations that `make test` checks as well.
-QUICK = ("synchronous", "Stellaris, measured")
+QUICK = ("Stellaris, measured",)
 
 
 @pytest.mark.parametrize(

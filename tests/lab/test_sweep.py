@@ -69,11 +69,13 @@ def test_a_run_does_not_depend_on_its_block(result, lag):
         np.testing.assert_allclose(alone[name].isel(seed=0), among[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_settings_make_a_difference(result):
     loss = result.value_loss.isel(update=-1)
     assert len(np.unique(loss)) == loss.size
 
 
+@pytest.mark.slow
 def test_a_mean_return_counts_episodes(result):
     one = result.isel(lag=0, seed=0).isel({"algorithm.learning_rate": 0})
     total = np.nansum(one.episode_return * one.episodes)

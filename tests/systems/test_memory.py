@@ -389,6 +389,7 @@ class TestTheLab:
         with pytest.raises(TypeError, match="Elman, has a memory"):
             Rounds(self.WORKLOAD, PPO(), functions, budget=Budget(steps=64), most=4)
 
+    @pytest.mark.slow
     def test_a_dry_run_knows_the_bytes_of_sequences(self) -> None:
         """Fragments and batches with a memory take as long on a slow wire as in a run that learns."""
         functions = {name: FunctionSpec(Seconds(0.01), transfer=WIRE) for name in ("actor", "learner")}

@@ -74,6 +74,7 @@ def test_queues_cold_starts_and_transfers_are_waited_for(prewarm: bool) -> None:
     assert_waited_for(result, cost=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", FAULTS)
 def test_faults_are_waited_for(ending: str) -> None:
     """A function that crashes or gets lost is tried again: Eq. 1 holds for the longer waits."""

@@ -32,6 +32,7 @@ def test_the_margin_of_several_is_a_prediction_interval():
     assert np.mean([one.agrees for one in shifted]) < 0.2
 
 
+@pytest.mark.slow
 def test_steps_per_second_are_repeated(tmp_path, monkeypatch):
     """A dry run gives the committed number; another number, or a deployment that is not committed, is told."""
     preset = replace(TINY, grid=replace(TINY.grid, kappas=(1.0,), learners=(1,), growths=(0.0,)))

@@ -22,6 +22,7 @@ def test_invariants_hold(first):
         runs.run(seed)
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run():
     """Otherwise no failure could be replayed."""
     for seed in (3, 5):

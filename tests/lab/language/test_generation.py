@@ -61,6 +61,7 @@ def test_nothing_follows_the_end(texts):
     assert bool(texts.ended.all())
 
 
+@pytest.mark.slow
 def test_prompts_are_kept(texts, prompts):
     np.testing.assert_array_equal(texts.text[:, : TASK.prompt_length], prompts)
 

@@ -122,6 +122,7 @@ def test_what_is_masked_does_not_matter():
         np.testing.assert_allclose(one, other, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("advantage", "expected"),
     [
@@ -145,6 +146,7 @@ def test_groups_are_not_mixed():
     assert answers.advantage[0].tolist() == [0.0, 0.25, 0.0, -0.75, 0.0, 0.25, 0.0, 0.25]
 
 
+@pytest.mark.slow
 def test_a_column_that_is_no_group_is_invalid():
     """Its first steps were lost, so that a later part of the episode fills the fragment."""
     played = write(ENV, [right] * 4)
