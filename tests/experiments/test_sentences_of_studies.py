@@ -542,3 +542,17 @@ def test_gradients_on_a_gpu():
         f"{ratio['convolutions']:.0f} times,",
         f"of {growths['2x256']:.2f} and of {growths['convolutions']:.2f}.",
     )
+
+
+# ---- other libraries -------------------------------------------------------------------------------------------------
+
+
+def test_returns_after_as_many_steps():
+    """Ours against the best peer: the ratio that is said, above the one that is wanted, with intervals that overlap."""
+    own, *peers = TABLES["peers-returns"]().rows
+    assert {row[1] for row in (own, *peers)} == {"10"}
+    (best,) = (row for row in peers if row[4])
+    assert float(best[3]) >= 0.95
+    low, high = ([float(row[2].split("(")[1].rstrip(")").split(" to ")[end]) for row in (own, best)] for end in (0, 1))
+    assert max(low) < min(high)
+    assert not missing("docs/benchmarks.md", f"Ours reaches {best[3]} times the return of the best peer,")
