@@ -123,7 +123,6 @@ EXPERIMENTS: Mapping[str, Entry] = {
         "figures.map.hopper",
         f"{STELLARIS}, the map on the event loop",
         {"smoke": "1", "small": "30", "paper": "30"},
-        kind="study",
     ),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",

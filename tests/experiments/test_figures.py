@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from experiments import catalogue, command, tuning
-from experiments.figures.map import rates as map_rates
 from experiments.figures.minionsrl import motivation as actors_motivation
 from experiments.figures.minionsrl import scaling as actors_scaling
 from experiments.figures.stellaris import calibration, challenges, hpc, latency, motivation, scaling, training
@@ -138,7 +137,6 @@ STUDIES = {
     "stellaris-hpc": Shown(
         "stellaris; PAR-RL; ratio, return at equal time", "hpc", f"{STELLARIS} #CC79A7", ("--steps", "8192")
     ),
-    "stellaris-map-hopper": Shown("; ".join(point.system for point in map_rates.POINTS), ""),
     "stellaris-latency": Shown("actor; learner; parameter", "latency", "#000000"),
     "minionsrl-motivation": Shown(
         "fixed; increase; decrease", "motivation schedules", "#000000 #009E73 #CC79A7", ("--steps", "768")
