@@ -122,7 +122,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-map-hopper": Entry(
         "figures.map.hopper",
         f"{STELLARIS}, the map on the event loop",
-        {"smoke": "1", "small": "30", "paper": "30"},
+        {"smoke": "2", "small": "30", "paper": "30"},
+        kind="study",
     ),
     "minionsrl-motivation": Entry(
         "figures.minionsrl.motivation",

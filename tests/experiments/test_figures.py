@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from experiments import catalogue, command, tuning
+from experiments.figures.map import rates as map_rates
 from experiments.figures.minionsrl import motivation as actors_motivation
 from experiments.figures.minionsrl import scaling as actors_scaling
 from experiments.figures.stellaris import calibration, challenges, hpc, latency, motivation, scaling, training
@@ -113,6 +114,8 @@ def swept(name, rows, other, *options):
 
 
 _SCALED = "stellaris, actors 64; synchronous, actors 64; data-parallel, learners 4"
+#: The synchronous system, asynchronous actors with one learner, and Stellaris in both ways, on one deployment.
+_ON_THE_MAP = [point for point in map_rates.RUN if point.kappa == 4.0 or point.system == "synchronous"]
 _CHALLENGES = "challenges_staleness_mean challenges_kl challenges_policy_kl challenges_learners"
 STUDIES = {
     "stellaris-training": Shown("; ".join(("untrained", *training.SYSTEMS, *_SHARED)), "training", ALL),
@@ -136,6 +139,11 @@ STUDIES = {
     ),
     "stellaris-hpc": Shown(
         "stellaris; PAR-RL; ratio, return at equal time", "hpc", f"{STELLARIS} #CC79A7", ("--steps", "8192")
+    ),
+    "stellaris-map-hopper": Shown(
+        "; ".join(point.system for point in _ON_THE_MAP[2:]),
+        "",
+        options=[word for point in _ON_THE_MAP for word in ("--variant", map_rates.label(point))],
     ),
     "stellaris-latency": Shown("actor; learner; parameter", "latency", "#000000"),
     "minionsrl-motivation": Shown(

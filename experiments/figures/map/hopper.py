@@ -91,6 +91,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 rows.append((environment, point.system, *compared(point, groups)))
     place = ("kappa", "variation", "learners")
     own = ("reached", "one learner reached", "batches", "eta", "seconds")
+    console.width = max(console.width, 300)  # Otherwise most of the fourteen columns would be cut off.
     headings = ("environment", "system", *place, *own, SYNCHRONOUS, DATA_PARALLEL, ONE_LEARNER, "best other")
     tidy.show(f"time to a return of {TARGET:g}: the others' divided by Stellaris'", headings, rows, out, console)
 
