@@ -1,4 +1,4 @@
-"""Examples in docstrings: those that need PyTorch, where it is not installed; those that compile whole runs."""
+"""Skips examples that need PyTorch where it is not installed, and marks examples that compile a run as slow."""
 
 import importlib.util
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ from experiments.figures.map import command as map_command
 from experiments.figures.map import learning, speed
 from experiments.figures.map.deployments import SAMPLING_ON
 from experiments.toolkit import output
-from experiments.toolkit.repeat import COMMITTED, Repeat
+from experiments.toolkit.repeat import COMMITTED, Repeat, matching
 from stellaris.lab import CartPole
 from stellaris.runtime import WorkLog
 
@@ -108,11 +108,6 @@ def _matching(rows: Sequence[Mapping[str, str]], wanted: Mapping[str, Any]) -> S
     Raises:
       LookupError: if no row has them, because the study has changed since.
     """
-    found = [row for row in rows if all(_same(row[name], value) for name, value in wanted.items())]
-    if not found:
+    if not (found := matching(rows, wanted)):
         raise LookupError(f"no committed run has {wanted}: run the study anew")
     return found
-
-
-def _same(text: str, value: Any) -> bool:
-    return text == value if isinstance(value, str) else float(text) == float(value)

@@ -1,6 +1,5 @@
 """The papers' claims, and the findings of the studies on them."""
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from experiments.figures.minionsrl import finetuning
 from experiments.report import recorded
 from experiments.report.recorded import Points, Run, return_ratio
 from experiments.tasks import minionsrl
+from experiments.toolkit import output
 from experiments.toolkit.statistics import Estimate, estimate, ratio
 
 #: A claim is judged only if the baseline reaches this fraction of the tuned baseline's return at equal steps.
@@ -68,8 +68,8 @@ class Finding(NamedTuple):
 
 def claims() -> list[Claim]:
     """Reads the papers' claims from `claims.csv` in this package."""
-    with Path(__file__).with_name("claims.csv").open(newline="") as file:
-        return [Claim(**{**row, "value": float(row["value"])}) for row in csv.DictReader(file)]  # type: ignore[arg-type]
+    rows = output.read_rows(Path(__file__).with_name("claims.csv"))
+    return [Claim(**{**row, "value": float(row["value"])}) for row in rows]  # type: ignore[arg-type]
 
 
 def verdict(claim: Claim, finding: Finding) -> str:
@@ -109,8 +109,7 @@ def greatest(claim: Claim, found: Sequence[Finding]) -> dict[str, Finding]:
 
 def tuned(environment: str, steps: float) -> float:
     """Returns the tuned synchronous baseline's median return after `steps` steps; infinite if it is not known."""
-    with _LONG.open(newline="") as file:
-        runs = recorded.runs(list(csv.DictReader(file)), environment, "synchronous").values()
+    runs = recorded.runs(output.read_rows(_LONG), environment, "synchronous").values()
     reached = [np.interp(steps, run["steps"], run["episode_return"], right=np.inf) for run in runs]
     return float(np.median(reached)) if reached else np.inf
 
@@ -194,8 +193,7 @@ def committed() -> dict[str, list[Finding]]:
                 f"--start {begun.relative_to(_RESULTS.parents[1])} --episodes {len(tuned.cost)}",
             )
         )
-    with _REVERB.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = output.read_rows(_REVERB)
     for load in dict.fromkeys(row["load"] for row in rows):
         ratios = [float(row["ours"]) / float(row["theirs"]) for row in rows if row["load"] == load]
         command = "python -m experiments benchmarks replay"

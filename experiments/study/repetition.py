@@ -1,9 +1,8 @@
 """Repeats one committed run of each study, and compares the results."""
 
 import argparse
-import csv
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from experiments.study import study, tidy
 from experiments.study.cells import Cell, code_version, failure, finished
 from experiments.study.study import Study
-from experiments.toolkit import options
+from experiments.toolkit import options, output
 
 #: The committed results of the preset `small`.
 COMMITTED = Path(__file__).parents[1] / "results" / "small"
@@ -43,8 +42,8 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
     folder = committed / name
     if of.alone or not (folder / "runs.csv").exists():
         return None
-    took = {_key(row): float(row["wall_seconds"]) for row in _rows(folder / "wall_seconds.csv")}
-    rows = {_key(row): row for row in _rows(folder / "runs.csv")}
+    took = {_key(row): float(row["wall_seconds"]) for row in output.read_rows(folder / "wall_seconds.csv")}
+    rows = {_key(row): row for row in output.read_rows(folder / "runs.csv")}
     cells = _cells(of, dict.fromkeys(row["environment"] for row in rows.values()))
     shortest = [key for key in sorted(took, key=lambda key: took[key]) if key in cells and key in rows]
     if not shortest:
@@ -100,8 +99,3 @@ def _cells(of: Study, environments: Mapping[str, Any]) -> dict[tuple[str, ...], 
 
 def _key(row: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(row[name] for name in _NAMES)
-
-
-def _rows(path: Path) -> Sequence[Mapping[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))

@@ -1,9 +1,9 @@
 """A committed result and its repetition."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -45,3 +45,18 @@ class Repeat(NamedTuple):
         """Returns the texts of a table's row: study, run, both means, the margin, and whether they agree."""
         numbers = (float(np.mean(self.committed)), float(np.mean(self.now)), self.margin)
         return self.study, self.run, *(f"{x:,.4g}" for x in numbers), "agrees" if self.agrees else "differs"
+
+
+def matching(rows: Sequence[Mapping[str, str]], wanted: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """Returns the rows of a table that have these values; numbers are compared as numbers.
+
+    Example:
+      >>> matching([{"lag": "2.0", "method": "PPO"}, {"lag": "4.0", "method": "PPO"}], {"lag": 2, "method": "PPO"})
+      [{'lag': '2.0', 'method': 'PPO'}]
+    """
+    return [row for row in rows if all(_same(row.get(name), value) for name, value in wanted.items())]
+
+
+def _same(text: str | None, value: Any) -> bool:
+    """Whether a column, which a table may lack, has a value."""
+    return text is not None and (text == value if isinstance(value, str) else float(text) == float(value))

@@ -51,14 +51,10 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
     ),
     "cost ends it": lambda: configure(Fixed(4), budget=Budget(steps=10**5, cost=12.0), prewarm=True, seed=6),
 }
-#: Configurations that `make test` checks as well.
-QUICK = ("learned",)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGURATIONS]
-)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_compiled_rounds_are_those_of_train(name: str) -> None:
     """And so are the states that a scheduler sees, and the parameters after the last round."""
     compared = compare(CONFIGURATIONS[name]())

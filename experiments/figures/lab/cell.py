@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, cast
 from rich.console import Console
 from rich.table import Table
 
-from experiments.figures.lab import corrections, gradients, lag, language
+from experiments.figures.lab import corrections, gradients, lag, language, language_report
 from experiments.figures.lab.corrections import Kind
 from experiments.figures.lab.methods import methods
 from experiments.lab.command import use_all_cores
 from experiments.toolkit import options, output, shell
-from experiments.toolkit.repeat import COMMITTED, Repeat
+from experiments.toolkit.repeat import COMMITTED, Repeat, matching
 
 DESCRIPTION = "run one cell of a study of the lab again, beside the committed runs"
 
@@ -39,12 +39,13 @@ class Cell(NamedTuple):
 class Study(NamedTuple):
     """Where the runs of a study are, and how a cell is run."""
 
+    task: str  #: the environment of a cell, if none is given.
     tables: Callable[[str], Sequence[str]]  #: the names of the tables of runs, given the task.
     outcome: str  #: the column of the result: the mean over the run.
     run: Callable[[Cell, int | None, str], Rows]  #: runs a cell, with some seeds or the study's, in a preset's sizes.
 
 
-def committed(cell: Cell, folder: Path = COMMITTED) -> list[dict[str, str]]:
+def committed(cell: Cell, folder: Path = COMMITTED) -> list[Mapping[str, str]]:
     """Returns the committed runs of a cell: those of the study's first table that has any.
 
     Raises:
@@ -58,17 +59,11 @@ def committed(cell: Cell, folder: Path = COMMITTED) -> list[dict[str, str]]:
     tables = [output.read_rows(path) for path in several if path.exists()]
     for rows in tables:
         # Tables of one task, or of constant lags only, have no column for these.
-        known = [{"task": cell.task, "kind": "constant", **row} for row in rows]
-        if found := [row for row in known if all(_same(row.get(name), value) for name, value in wanted.items())]:
+        if found := matching([{"task": cell.task, "kind": "constant", **row} for row in rows], wanted):
             return [row for row in found if row.get("updates") == found[0].get("updates")]
     values = {name: dict.fromkeys(row[name] for rows in tables for row in rows if name in row) for name in wanted}
     said = "; ".join(f"{name}: {', '.join(of)}" for name, of in values.items() if of)
     raise shell.UsageError(f"{cell.study} has no run with {wanted}. Its tables have {said or f'no task {cell.task}'}")
-
-
-def _same(text: str | None, value: Any) -> bool:
-    """Whether a column, which a study may lack, has a value."""
-    return text is not None and (text == value if isinstance(value, str) else float(text) == float(value))
 
 
 def repeat(cell: Cell, seeds: int | None = None, folder: Path = COMMITTED, preset: str = "small") -> Repeat:
@@ -120,16 +115,22 @@ def _sized(size: lag.Preset, cell: Cell, seeds: int | None) -> lag.Preset:
     return replace(size, rates=(cell.learning_rate,), seeds=seeds or size.seeds)
 
 
+def _language_tables(task: str) -> Sequence[str]:
+    """Returns the tables of every part; they have no column for the task, as there is only one."""
+    return [f"{part}.csv" for part in language.PRESETS["small"].parts] if task == language_report.TASK else []
+
+
 #: The studies by name.
 STUDIES: Mapping[str, Study] = {
-    "lab-lag": Study(lambda task: ["runs.csv"], "mean_return", _of_lag),
+    "lab-lag": Study("CartPole", lambda task: ["runs.csv"], "mean_return", _of_lag),
     "lab-corrections": Study(
-        lambda task: [f"{part}_{task}.csv.gz" for part in corrections.PARTS], "mean_return", _of_corrections
+        "CartPole",
+        lambda task: [f"{part}_{task}.csv.gz" for part in corrections.PARTS],
+        "mean_return",
+        _of_corrections,
     ),
-    "lab-language": Study(
-        lambda task: [f"{part}.csv" for part in language.PRESETS["small"].parts], "mean_exact", _of_language
-    ),
-    "lab-gradients": Study(lambda task: [f"runs_{task}.csv.gz"], "mean_return", _of_gradients),
+    "lab-language": Study(language_report.TASK, _language_tables, "mean_exact", _of_language),
+    "lab-gradients": Study("CartPole", lambda task: [f"runs_{task}.csv.gz"], "mean_return", _of_gradients),
 }
 
 
@@ -140,7 +141,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("study", choices=STUDIES, help="the study")
-    add("--task", default="CartPole", help="an environment of the study; Sorting is that of lab-language")
+    add("--task", help="an environment of the study (default: CartPole; of lab-language Sorting, its only one)")
     add("--method", required=True, help='a method of the study, such as "SAPO"')
     add("--lag", type=options.whole(0), required=True, help="the age, or its mean")
     add("--rate", type=float, required=True, help="a learning rate of the study")
@@ -154,7 +155,7 @@ def main(arguments: argparse.Namespace) -> int:
     use_all_cores()
     cell = Cell(
         arguments.study,
-        "Sorting" if arguments.study == "lab-language" else arguments.task,
+        arguments.task or STUDIES[arguments.study].task,
         arguments.method,
         arguments.lag,
         arguments.rate,

@@ -90,12 +90,13 @@ def _same_heights(several: Sequence[Axes]) -> None:
         axes.set_ylim(low, high)
 
 
-def border(rows: Sequence[dict[str, str]], path: Path) -> None:
+def border(rows: Sequence[dict[str, str]], path: Path, unit: str = "batches") -> None:
     """Draws the largest stable rate against the lag, a line per length, a row per task and a column per method.
 
     Args:
       rows: the rows of `stability.stable`; a cell without a stable rate has no point.
       path: the path of the pictures, without suffix.
+      unit: the unit of the lag, for the axis.
     """
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     lengths = sorted({int(row["updates"]) for row in rows})
@@ -118,7 +119,7 @@ def border(rows: Sequence[dict[str, str]], path: Path) -> None:
                 axes.set_xticks(sorted({int(row["lag"]) for row in own}))
                 axes.xaxis.set_major_formatter("{x:g}")
                 axes.minorticks_off()
-                axes.set(xlabel="lag S (batches)", ylabel="learning rate η")
+                axes.set(xlabel=f"lag S ({unit})", ylabel="learning rate η")
         _same_heights(several)
         _legend(several[0])
 

@@ -133,8 +133,7 @@ def _slope(slope: float, draws: NDArray) -> dict[str, Any]:
     there = draws[np.isfinite(draws)]
     if not np.isfinite(slope) or len(there) < _ENOUGH * len(draws):
         return {"slope": "", "low": "", "high": "", "verdict": "no slope"}
-    # Equal rates have a slope of 0 but for rounding, which must not place 0 outside of the interval.
-    low, high = (short(round(float(x), 9)) + 0.0 for x in np.quantile(there, [0.025, 0.975]))
+    low, high = (short(float(x)) for x in np.quantile(there, [0.025, 0.975]))
     verdict = "S·η" if low <= -1 <= high < 0 else "not S·η"
     return {"slope": short(slope), "low": low, "high": high, "verdict": verdict}
 

@@ -4,7 +4,6 @@ The questions, the settings and the criteria for an answer were written down in 
 """
 
 import argparse
-import csv
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -182,8 +181,7 @@ def returns(preset: Preset, result: "xr.Dataset", part: float) -> NDArray:
 
 def read(folder: Path, preset: Preset, name: str, floor: float) -> Cells:
     """Returns the outcomes of one task from a folder's `runs.csv`."""
-    with (folder / "runs.csv").open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["task"] == name]
+    rows = [row for row in output.read_rows(folder / "runs.csv") if row["task"] == name]
     names, lags = list(dict.fromkeys(row["method"] for row in rows)), preset.tasks[name].lags
     shape = (len(names), len(lags), len(preset.rates), preset.seeds)
     final, mean = (

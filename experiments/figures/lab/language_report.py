@@ -58,7 +58,7 @@ def report(folder: Path) -> None:
     )
     corrections_pictures.cosines(tables["q5"], folder / "cosines", REFERENCE)
     if borders:
-        corrections_pictures.border(read(folder / "stable.csv"), folder / "border")
+        corrections_pictures.border(read(folder / "stable.csv"), folder / "border", unit="updates")
 
 
 def _renamed(row: dict[str, str]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Computes the map: speed by dry runs, learning in the lab, and where their product exceeds one."""
 
 import argparse
-import csv
 import itertools
 import json
 from collections.abc import Mapping, Sequence
@@ -120,12 +119,12 @@ def report(out: Path) -> None:
     """Writes η and the map, and draws the pictures, for every environment whose tables the folder holds."""
     if not (out / "speed.csv").exists():
         return
-    speeds = Speeds.of(read(out / "speed.csv"))
+    speeds = Speeds.of(output.read_rows(out / "speed.csv"))
     even = Efficiency({system: {(1.0, 0.1, 1): 1.0} for system in (ONE_LEARNER, IN_ROUNDS, SAMPLING_ON)})
     _draw([*advantages(speeds, even)], "speed", out / "speed", "environment steps per second", "S")
     for path in sorted(out.glob("learning_*.csv")):
         name = path.stem.removeprefix("learning_")
-        eta, table = efficiency(read(path))
+        eta, table = efficiency(output.read_rows(path))
         output.write_rows(out / f"eta_{name}.csv", table)
         rows: list[dict[str, Any]] = []
         for what, growth in itertools.product((TIME, MACHINES, USE), _GROWTHS):
@@ -148,9 +147,3 @@ def _note(out: Path, part: str, preset: Preset) -> None:
     known = json.loads(path.read_text()) if path.exists() else {}
     with atomic_write(path) as file:
         json.dump(known | {part: {"preset": repr(preset), **provenance(code_version())}}, file, indent=1)
-
-
-def read(path: Path) -> Sequence[Mapping[str, str]]:
-    """Reads a table."""
-    with path.open(newline="") as file:
-        return [*csv.DictReader(file)]

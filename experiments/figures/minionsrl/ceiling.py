@@ -165,7 +165,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=testbeds(), default=[*testbeds()], help="the testbeds")
-    add("--block", type=options.whole(1), help="most runs at a time, on a GPU thousands (default: 4, on a GPU 256)")
+    add("--block", type=options.whole(1), help="most runs at a time, on a GPU thousands (default: one schedule's)")
     add("--out", type=options.folder, default=Path("results/minionsrl-ceiling"), help="folder of the results")
 
 
@@ -178,7 +178,7 @@ def main(arguments: argparse.Namespace) -> int:
         of = rounds(preset, *testbeds()[name])
         runs: dict[Schedule, Runs] = {}
         several = [*preset.schedules()]
-        # As many schedules as fill a block; a table is written after each, for one who looks in.
+        # A block has the runs of several schedules; the table is written after each block, so that it can be read.
         together = max(1, (arguments.block or 1) // preset.seeds)
         for start in range(0, len(several), together):
             runs |= measured(of, several[start : start + together], range(preset.seeds), block=arguments.block)

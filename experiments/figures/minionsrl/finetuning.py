@@ -1,6 +1,5 @@
 """Compares a scheduler fine-tuned from another task with a scheduler trained from scratch."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from experiments.study import study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
-from experiments.toolkit import plots, shell
+from experiments.toolkit import output, plots, shell
 from stellaris.scheduling import Learned
 
 DESCRIPTION = "schedulers trained from scratch and fine-tuned: their episodes, and time and cost of runs under each"
@@ -95,8 +94,7 @@ def _episodes(path: Path) -> Episodes | None:
     """Reads the episodes from the CSV file next to a scheduler, or returns None if it is missing."""
     if not (table := path.with_suffix(".csv")).exists():
         return None
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = output.read_rows(table)
     columns = ("episode", "seconds", "cost")
     return Episodes(*(np.array([float(row[column]) for row in rows]) for column in columns))
 

@@ -1,6 +1,5 @@
 """Compares MinionsRL with its variants and baselines: returns, decisions, and time and cost up to the target."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from experiments.study import study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
-from experiments.toolkit import plots
+from experiments.toolkit import output, plots
 from experiments.toolkit.statistics import estimate
 
 DESCRIPTION = "returns over rounds and time, decisions over rounds, time and cost up to the target, and the paper's"
@@ -96,8 +95,8 @@ def _papers(environment: str, system: str) -> Sequence[str]:
 
 def papers_table() -> Mapping[tuple[str, str], Mapping[str, str]]:
     """Reads Table 2 of the paper, by environment and system."""
-    with Path(__file__).with_name("minionsrl_table2.csv").open(newline="") as file:
-        return {(row["environment"], row["baseline"]): row for row in csv.DictReader(file)}
+    rows = output.read_rows(Path(__file__).with_name("minionsrl_table2.csv"))
+    return {(row["environment"], row["baseline"]): row for row in rows}
 
 
 STUDY = Study("minionsrl-training", SIZES, _variants, _report, ("training", "ablation", "decisions"))

@@ -189,10 +189,10 @@ def interval(row: Row, middle: str, low: str, high: str) -> str:
 
 
 def _number(text: str) -> str:
-    """Rounds a number to three digits, and what rounding has left of a sum of zero to 0.
+    """Rounds a number to three digits.
 
     Example:
-      >>> _number("451.05"), _number("-0.57754"), _number("-1.2e-16"), _number("")
-      ('451', '-0.578', '0', '')
+      >>> _number("451.05"), _number("-0.57754"), _number("")
+      ('451', '-0.578', '')
     """
-    return f"{float(text) if abs(float(text)) > 1e-9 else 0:.3g}" if text else ""
+    return f"{float(text):.3g}" if text else ""

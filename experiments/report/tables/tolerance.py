@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from experiments.report.tables.corrections import values
+from experiments.figures.lab.verdicts import BEATS, BELOW
+from experiments.report.tables.corrections import apart, values
 from experiments.report.tables.results import rows
 from experiments.report.tables.table import Table
 
@@ -102,11 +103,8 @@ def _on_control(method: str) -> str:
 
 
 def _above_and_below(of: Sequence[Row]) -> str:
-    found = {
-        word: [row["lag"] for row in of if row["verdict"] == verdict]
-        for word, verdict in (("above", "beats"), ("below", "below"))
-    }
-    return " and ".join(f"{word} at {', '.join(lags)}" for word, lags in found.items() if lags) or "level"
+    found = {"above": apart(of, BEATS), "below": apart(of, BELOW)}
+    return " and ".join(f"{word} at {lags}" for word, lags in found.items() if lags) or "level"
 
 
 def _outcome(method: str, lag: str) -> str:

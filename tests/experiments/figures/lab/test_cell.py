@@ -36,6 +36,7 @@ def test_every_study_has_its_committed_runs():
         (Cell("lab-gradients", "CartPole", "as it is", 2, 1e-3, "sawtooth"), "kind: constant, drawn"),
         (Cell("lab-lag", "CartPole", "PPO", 4, 1e-3, "sawtooth"), "has no run with"),
         (Cell("lab-lag", "CartPole", "PPO", 4, 1e-3, updates=512), "has no run with"),
+        (Cell("lab-language", "CartPole", "GRPO", 4, 2e-3), "no task CartPole"),
         (Cell("lab-corrections", "Pong", "PPO", 4, 1e-3), "no task Pong"),
     ],
 )
