@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from experiments import command
-from experiments.figures.lab import gradients, gradients_report
+from experiments.figures.lab import gradients
 from experiments.figures.lab.compensated import LIMIT, METHODS, Compensated
 from experiments.figures.lab.gradients import GROUPS, Case, scale_of
 from experiments.figures.lab.gradients_report import border, helps, surface_of
@@ -127,14 +127,13 @@ def test_the_border_by_hand():
     assert {row["verdict"] for row in found} == {"S·η"}
 
 
-def test_rounding_does_not_exclude_a_slope_of_0(monkeypatch):
-    """The slope of equal rates is 0 but for rounding; it must not lie outside of an interval from -1 to 0."""
-    score = np.array([[9, 9, 9], [10, 9, 8], [10, 9, 1], [10, 1, 0]], float)
-    final = np.repeat(score[None, ..., None], 4, axis=-1)
-    cells = Cells(["as it is"], [0, 1, 10, 100], [1e-3, 1e-2, 1e-1], final, final, floor=0.0)
-    several = iter([np.array(-1.0), np.array([-1.0] * 50 + [-5e-16] * 50)])
-    monkeypatch.setattr(gradients_report, "slopes", lambda x, y: next(several))
-    assert {(row["low"], row["high"], row["verdict"]) for row in border("CartPole", cells)} == {(-1.0, 0.0, "not S·η")}
+def test_rounding_does_not_exclude_a_slope_of_0():
+    """The slope of equal rates, which rounding would make -5e-16, is exactly 0, and so are the ends of its interval."""
+    lags, rates = [0, 1, 2, 4, 8, 16, 32, 64], [1e-3, 3e-3, 1e-2]
+    final = np.broadcast_to(np.array([9.0, 10.0, 1.0])[:, None], (1, len(lags), len(rates), 4))
+    found = [*border("CartPole", Cells(["as it is"], lags, rates, final, final, floor=0.0))]
+    assert {row["largest_stable_rate"] for row in found} == {3e-3}
+    assert {(row["slope"], row["low"], row["high"], row["verdict"]) for row in found} == {(0.0, 0.0, 0.0, "not S·η")}
 
 
 def test_a_report_needs_runs(tmp_path, capsys):
