@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import errno
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -12,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from experiments.study import cells
+from experiments.study import cells, runs
 from experiments.study.cells import Cell, Worker, finished
 from experiments.tasks import presets
 from experiments.toolkit import output
@@ -52,6 +53,21 @@ def test_a_key_is_of_the_code(monkeypatch):
     one = tiny().key
     monkeypatch.setattr(cells, "code_version", lambda: "another")
     assert tiny().key != one
+
+
+@pytest.mark.parametrize(("target", "seconds"), [(None, 2.0), (40.0, 2.0), (25.0, 1.0), (math.inf, 2.0)])
+def test_the_seconds_to_the_first_of_both_targets(target, seconds):
+    """Of the training episodes, and of evaluations if the budget has a target of them."""
+    outcome = tiny().outcome()
+    row = {"steps": 64, "version": 1, "gradients": 4}
+    outcome.history += [
+        {**row, "seconds": 1.0, "episode_return": 30.0},
+        {**row, "seconds": 2.0, "episode_return": 30.0, "evaluation_return": 50.0},
+    ]
+    plain = runs.summarise(outcome, target)["seconds_to_target"]
+    assert plain == (1.0 if target == 25.0 else None)
+    outcome.budget = Budget(steps=256, target_evaluation=50.0)
+    assert runs.summarise(outcome, target)["seconds_to_target"] == seconds
 
 
 def test_what_counts_of_the_code():
