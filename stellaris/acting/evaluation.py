@@ -11,9 +11,9 @@ from stellaris.acting.rollout import Actors, Episode, start
 from stellaris.types import Versioned
 
 #: Steps between two checks of whether every episode has ended.
-_STEPS = 64
+AT_ONCE = 64
 #: Steps after which an episode is cut off: Atari's usual limit, half an hour of play.
-_MOST_STEPS = 27_000
+MOST_STEPS = 27_000
 
 
 def evaluate(
@@ -52,11 +52,11 @@ def evaluate(
     checks.seed(seed=seed)
     env = envs.make(environment, slots=episodes, seed=seed, threads=threads)
     try:
-        actors = Actors(policy, env, _STEPS)
+        actors = Actors(policy, env, AT_ONCE)
         states = [start(env, slot) for slot in range(episodes)]
         played: dict[int, Episode] = {}
         key = jax.random.key(seed)
-        for steps in range(_STEPS, _MOST_STEPS + _STEPS, _STEPS):
+        for steps in range(AT_ONCE, MOST_STEPS + AT_ONCE, AT_ONCE):
             running = [slot for slot in range(episodes) if slot not in played]
             keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), np.array(running))
             fragments, after = actors.rollout(
@@ -66,7 +66,7 @@ def evaluate(
                 states[slot] = state
                 if fragment.episodes:
                     played[slot] = fragment.episodes[0]
-                elif steps >= _MOST_STEPS:
+                elif steps >= MOST_STEPS:
                     played[slot] = Episode(state.episode_return, state.episode_length)
             if len(played) == episodes:
                 break

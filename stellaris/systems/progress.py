@@ -127,8 +127,7 @@ class Progress:
 
     def _evaluate(self, number: int, episodes: int) -> None:
         """Plays episodes with the newest version. Their seed depends only on the run's seed and the round."""
-        # The seed is shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
-        seed = int(np.random.SeedSequence([self._seed, number, _EVALUATION]).generate_state(1)[0] >> 1)
+        seed = evaluation_seed(self._seed, number)
         version = self._platform.store.value(POLICY)
         try:
             played = evaluate(self._policy, version, self._workload.environment, episodes=episodes, seed=seed)
@@ -137,3 +136,14 @@ class Progress:
                 f"the evaluation after round {number} has failed: {type(error).__name__}: {error}"
             ) from error
         self._record.evaluated(played)
+
+
+def evaluation_seed(seed: int, number: int) -> int:
+    """Returns the seed of the evaluation after a round.
+
+    Args:
+      seed: the seed of the run.
+      number: the number of the round, from 1.
+    """
+    # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
+    return int(np.random.SeedSequence([seed, number, _EVALUATION]).generate_state(1)[0] >> 1)

@@ -26,7 +26,7 @@ from stellaris.systems.record import POLICY
 from stellaris.systems.rounds import Declared, Scheduled
 from stellaris.systems.session import Keys, Session
 from stellaris.systems.system import System
-from stellaris.systems.workload import Budget, Evaluation, Workload
+from stellaris.systems.workload import Budget, Evaluation, Workload, check_target
 from stellaris.types import Tree
 
 
@@ -106,7 +106,7 @@ def train(
         checks.seed(seed=seed)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
-        _check_target(budget, evaluation)
+        check_target(budget, evaluation)
         _check_checkpoints(checkpoints, resume, platform)
         # There may be more slots than actors, because prewarmed and provisioned containers have slots as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
@@ -183,15 +183,6 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
                 stacklevel=3,
             )
-
-
-def _check_target(budget: Budget, evaluation: Evaluation | None) -> None:
-    """Checks that a target of evaluations has evaluations."""
-    if budget.target_evaluation < math.inf and evaluation is None:
-        raise ValueError(
-            f"budget.target_evaluation={budget.target_evaluation} needs evaluations: pass "
-            "evaluation=Evaluation(every=1)"
-        )
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: Platform) -> None:

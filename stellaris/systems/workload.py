@@ -144,3 +144,12 @@ class Budget:
                 f"target_return={self.target_return} is never reached in steps={self.steps}: it is compared with the "
                 f"mean return of window={self.window} episodes, which have at least one step each; allow more steps"
             )
+
+
+def check_target(budget: Budget, evaluation: Evaluation | None) -> None:
+    """Raises a ValueError if evaluations have a target, but there are none."""
+    if budget.target_evaluation < math.inf and evaluation is None:
+        raise ValueError(
+            f"budget.target_evaluation={budget.target_evaluation} needs evaluations: pass "
+            "evaluation=Evaluation(every=1)"
+        )

@@ -24,7 +24,7 @@ from stellaris.runtime import FunctionSpec, Machine, PriceSheet, Rate, Resources
 from stellaris.runtime.delays import Constant, Delay, Gamma, LogNormal
 from stellaris.scheduling import Fixed, Learned, Maximum, Stepped
 from stellaris.scheduling.scheduler import states_of
-from stellaris.systems import Budget, MinionsRL, Workload, train
+from stellaris.systems import Budget, Evaluation, MinionsRL, Workload, train
 from stellaris.systems.history import rounds_of
 from tests.lab.equality import distance, scaled, wide
 
@@ -55,11 +55,20 @@ class Configuration(NamedTuple):
     budget: Budget
     prewarm: bool
     seed: int
+    evaluation: Evaluation | None = None
 
     def compiled(self, most: int = 12 * ROUNDS) -> Rounds:
         """Makes the compiled rounds."""
-        functions, budget, prewarm = self.functions, self.budget, self.prewarm
-        return Rounds(self.workload, self.ppo, functions, PRICES, budget=budget, most=most, prewarm=prewarm)
+        return Rounds(
+            self.workload,
+            self.ppo,
+            self.functions,
+            PRICES,
+            budget=self.budget,
+            most=most,
+            prewarm=self.prewarm,
+            evaluation=self.evaluation,
+        )
 
 
 class Compared(NamedTuple):
@@ -136,14 +145,23 @@ def draw(seed: int) -> Configuration:
         max_concurrency=one_of(None, actors),
     )
     functions["learner"] = replace(functions["learner"], max_concurrency=one_of(None, 1), keep_alive=one_of(1.0, 50.0))
+    evaluation = one_of(None, Evaluation(every=1, episodes=3))
+    target = 30.0 if evaluation is not None and rng.random() < 0.5 else float("inf")
     return Configuration(
         scheduler,
         ppo,
         Workload(CartPole(time_limit=40), one_of(wide, scaled), actors=actors, fragment=length),
         functions,
-        Budget(steps=length * actors * ROUNDS, cost=one_of(8.0, 100.0), target_return=one_of(24.0, 1e9), window=9),
+        Budget(
+            steps=length * actors * ROUNDS,
+            cost=one_of(8.0, 100.0),
+            target_return=one_of(24.0, 1e9),
+            target_evaluation=target,
+            window=9,
+        ),
         one_of(True, False),
         seed,
+        evaluation,
     )
 
 
@@ -158,6 +176,7 @@ def compare(configuration: Configuration) -> Compared:
         platform=SimulatedPlatform(configuration.functions, seed=seed),
         budget=configuration.budget,
         prices=PRICES,
+        evaluation=configuration.evaluation,
         seed=seed,
     )
     played = configuration.compiled().play(scheduler, [seed])

@@ -22,7 +22,7 @@ from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.scheduling import Adapt, Fixed, Learned, Maximum, Stepped
 from stellaris.scheduling.training import Objective, train_scheduler
-from stellaris.systems import Budget, Workload
+from stellaris.systems import Budget, Evaluation, Workload
 from stellaris.systems.batches import _sample, _without_empty
 from stellaris.systems.rounds import Scheduled
 from tests.lab.equality import scaled
@@ -48,6 +48,12 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
     ),
     "containers expire": lambda: configure(
         Stepped(8, -1, every=1), functions=deployment(True, keep_alive=1.0, reuse="least_recent"), seed=5
+    ),
+    "an evaluation ends it": lambda: configure(
+        Stepped(2, 1, every=4),
+        budget=Budget(steps=10**5, cost=100.0, target_evaluation=40.0),
+        evaluation=Evaluation(every=1, episodes=3),
+        seed=8,
     ),
     "cost ends it": lambda: configure(Fixed(4), budget=Budget(steps=10**5, cost=12.0), prewarm=True, seed=6),
 }
@@ -281,6 +287,8 @@ def test_a_scheduler_is_trained_on_compiled_rounds(rounds: Rounds) -> None:
         ({"functions": deployment(True, queueing=Constant(0.1), provisioned=2)}, ValueError, "provisioned=2"),
         ({"functions": deployment(True, max_concurrency=3)}, ValueError, "a limit of 3"),
         ({"most": 0}, ValueError, "most"),
+        ({"budget": Budget(steps=9, target_evaluation=3.0)}, ValueError, r"target_evaluation=3\.0 needs"),
+        ({"evaluation": Evaluation(every=2)}, ValueError, "every=2"),
     ],
 )
 def test_what_is_not_supported_is_named(

@@ -28,9 +28,10 @@ from stellaris.scheduling.learned import Learned
 from stellaris.scheduling.rules import Fixed, Maximum, Stepped
 from stellaris.scheduling.scheduler import State, decide_actors
 from stellaris.systems.history import Row as HistoryRow
+from stellaris.systems.progress import evaluation_seed
 from stellaris.systems.rounds import Scheduled
 from stellaris.systems.session import Keys as SessionKeys
-from stellaris.systems.workload import Budget, Workload
+from stellaris.systems.workload import Budget, Evaluation, Workload, check_target
 from stellaris.types import NDArray
 
 #: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
@@ -58,8 +59,9 @@ class Played(NamedTuple):
 
     def _row(self, run: int, k: int) -> HistoryRow:
         columns = {name: column[run, k].item() for name, column in self.rows._asdict().items() if name != "costs"}
-        if math.isnan(columns["round_return"]):  # as in the history of `train`, if no episode ended in the round
-            del columns["round_return"]
+        for name in ("round_return", "evaluation_return"):  # absent from the history of `train`, too, without episodes
+            if math.isnan(columns[name]):
+                del columns[name]
         costs = {f"cost_{name}": cost.item() for name, cost in zip(self.sheets, self.rows.costs[run, k], strict=True)}
         return {"round": k + 1, "version": k + 1, **columns, **costs}
 
@@ -74,8 +76,9 @@ class Rounds:
     """MinionsRL on a deployment, as one compiled program in which the scheduler decides.
 
     A run is that of `train(MinionsRL(algorithm, scheduler, prewarm), workload, platform=SimulatedPlatform(functions,
-    seed=seed), budget=budget, prices=prices, seed=seed)`: the same decisions, environments, actions, minibatches,
-    durations and bills, up to rounding. Programs are compiled when they are first used, and kept.
+    seed=seed), budget=budget, evaluation=evaluation, prices=prices, seed=seed)`: the same decisions, environments,
+    actions, minibatches, durations, bills and evaluations, up to rounding. Programs are compiled when they are first
+    used, and kept.
 
     Args:
       workload: a workload whose environment is written in JAX.
@@ -85,13 +88,14 @@ class Rounds:
       budget: the limits of a run.
       most: the largest number of rounds. A run that has not ended then is not `over`.
       prewarm: whether containers are prewarmed in the first round.
+      evaluation: an evaluation in every round, whose return `budget.target_evaluation` limits; None for none.
 
     Raises:
       LookupError: if `actor` or `learner` is missing.
       TypeError: if the environment is not written in JAX, the policy has a memory, or the algorithm is not PPO.
       ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
-        queueing time of actors that varies, provisioned containers, a time-out, or fewer containers than actors; or if
-        a budget of cost has no prices.
+        queueing time of actors that varies, provisioned containers, a time-out, fewer containers than actors, or
+        evaluations that are not in every round; or if a budget of cost has no prices, or a target of evaluations none.
 
     Example:
       >>> from stellaris import ActorCritic
@@ -117,10 +121,12 @@ class Rounds:
     budget: Budget = field(kw_only=True)
     most: int = field(kw_only=True)
     prewarm: bool = field(default=False, kw_only=True)
+    evaluation: Evaluation | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         checks.whole(at_least=1, most=self.most)
         _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
+        _check_evaluation(self.budget, self.evaluation)
         check_memoryless(self._policy)
 
     def play(
@@ -226,15 +232,22 @@ class Rounds:
                 name: draws_of(name, self.functions[name], seed, count)
                 for name, count in ((ACTOR, fragments), (LEARNER, self.most))
             }
-            params = jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params)
-            of_seed[seed] = params, Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)), draws
+            of_seed[seed] = (
+                jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params),
+                Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)),
+                draws,
+                self._evaluations(seed),
+            )
         schedules = np.array([np.zeros(0) if isinstance(one, Learned) else one for one in decisions], np.int32)
         versions = [one.version for one in decisions if isinstance(one, Learned)]
         holds = [min(one.hold, self.most) if isinstance(one, Learned) else 1 for one in decisions]
-        params, keys, draws = _stacked([of_seed[seed] for seed in seeds])
-        return Given(
-            params, keys, draws, schedules, _stacked(versions) if versions else None, np.array(holds, np.int32)
-        )
+        version = _stacked(versions) if versions else None
+        return Given(*_stacked([of_seed[seed] for seed in seeds]), schedules, version, np.array(holds, np.int32))
+
+    def _evaluations(self, seed: int) -> NDArray:
+        """Returns the seed of the evaluation after each round."""
+        rounds = 0 if self.evaluation is None else self.most
+        return np.array([evaluation_seed(seed, number) for number in range(1, rounds + 1)], np.int32)
 
     # ---- programs --------------------------------------------------------------------------------------------------
 
@@ -279,10 +292,8 @@ class Rounds:
             length=workload.fragment,
             rounds=self.most,
             segment=SEGMENT,
-            steps=self.budget.steps,
-            cost=self.budget.cost,
-            target=self.budget.target_return,
-            window=self.budget.window,
+            budget=self.budget,
+            evaluated=0 if self.evaluation is None else self.evaluation.episodes,
             # Each fetches the version. An actor is also sent the number of its noise, a learner its batch and the
             # optimizer's state; it sends back the parameters and that state.
             actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
@@ -416,6 +427,13 @@ def _check(
         if name not in functions:
             raise LookupError(f"function {name!r} is not specified: functions has {sorted(functions)}")
         _check_function(name, functions[name], most)
+
+
+def _check_evaluation(budget: Budget, evaluation: Evaluation | None) -> None:
+    """Raises unless compiled rounds support the evaluations, and a target of evaluations has some."""
+    if evaluation is not None and evaluation.every != 1:
+        raise ValueError(f"evaluation={evaluation!r} is not supported: evaluate in every round, or leave it out")
+    check_target(budget, evaluation)
 
 
 def _check_function(name: str, spec: FunctionSpec, most: int) -> None:

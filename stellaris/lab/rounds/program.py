@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stellaris.acting import jax_env
+from stellaris.acting.evaluation import AT_ONCE, MOST_STEPS
 from stellaris.acting.jax_env import JaxEnvironment, Slot, Stepped
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
@@ -24,6 +25,7 @@ from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.scheduling.learned import FAR, policy_for
 from stellaris.scheduling.scheduler import State
+from stellaris.systems.workload import Budget
 from stellaris.types import Array, Trajectory, Tree
 
 #: The functions of MinionsRL.
@@ -46,6 +48,7 @@ class Given(NamedTuple):
     params: Tree  #: the first parameters.
     keys: Keys
     draws: Mapping[str, Draws]  #: the durations, by function.
+    evaluations: Array  #: int32 `[R]`: the seed of the evaluation after each round; `[0]` without evaluations.
     schedule: Array  #: int32 `[R]`: the number of actors in each round; `[0]` if a policy decides.
     scheduler: PolicyVersion | None  #: the policy that decides; None with a schedule.
     hold: Array  #: int32: number of rounds for which a decision of the policy holds.
@@ -65,6 +68,7 @@ class Row(NamedTuple):
     episodes: Array
     episode_return: Array  #: NaN before an episode has ended.
     gradients: Array
+    evaluation_return: Array  #: NaN without evaluations.
     costs: Array  #: `[S]`: USD under each price sheet.
 
 
@@ -87,7 +91,7 @@ class Carry(NamedTuple):
     episodes: jax.Array
     gradients: jax.Array
     over: jax.Array  #: bool: whether a limit of the budget has ended the run.
-    reached: jax.Array  #: bool: whether the last episodes had the target return.
+    reached: jax.Array  #: bool: whether the last episodes, or the last evaluation, had the target return.
     finite: jax.Array  #: bool: whether all parameters were finite.
 
 
@@ -126,7 +130,8 @@ class Program:
       length: steps of a fragment.
       rounds: the largest number of rounds of a run.
       segment: the number of rounds of a segment.
-      steps, cost, target, window: the budget.
+      budget: the limits of a run.
+      evaluated: number of episodes of the evaluation after each round; 0 for none.
       actor_bytes: bytes that an actor transfers.
       learner_bytes: bytes that a learner transfers, by number of fragments, `[most]`.
     """
@@ -142,10 +147,8 @@ class Program:
     length: int
     rounds: int
     segment: int
-    steps: float
-    cost: float
-    target: float
-    window: int
+    budget: Budget
+    evaluated: int
     actor_bytes: int
     learner_bytes: Sequence[int]
 
@@ -191,8 +194,8 @@ class Program:
             },
             containers=zero,
             now=clock,
-            state=jnp.array([1.0, *[0.0] * 6, self.cost], jnp.float64),
-            recent=jnp.zeros(self.window, jnp.float64),
+            state=jnp.array([1.0, *[0.0] * 6, self.budget.cost], jnp.float64),
+            recent=jnp.zeros(self.budget.window, jnp.float64),
             steps=zero,
             episodes=zero,
             gradients=zero,
@@ -217,6 +220,7 @@ class Program:
             episodes=numbers,
             episode_return=seconds,
             gradients=numbers,
+            evaluation_return=seconds,
             costs=jnp.full((self.segment, len(self.prices)), jnp.nan, jnp.float64),
         )
 
@@ -256,6 +260,7 @@ class Program:
             finite=learned.finite,
         )
         carry, row = self._account(carry, actors, calls, learner, sampled, learned, divergence)
+        row = row._replace(evaluation_return=self._evaluation(given, carry))
         return self._ended(carry, row), row
 
     def _decided(self, given: Given, carry: Carry) -> jax.Array:
@@ -367,6 +372,37 @@ class Program:
         mean = jnp.sum(weight * jax.vmap(one)(flat))
         return jnp.where(jnp.isnan(mean), 0.0, mean)
 
+    def _evaluation(self, given: Given, carry: Carry) -> jax.Array:
+        """Returns the mean return of the newest version's evaluation, as `evaluate` computes it; NaN without one."""
+        if not self.evaluated:
+            return jnp.float32(jnp.nan)
+        seed = jnp.asarray(given.evaluations)[carry.round]
+        key, places = jax.random.key(seed), jnp.arange(self.evaluated)
+
+        def more(state: tuple[Slot, jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            _, steps, ended, _ = state
+            return ~ended.all() & (steps < MOST_STEPS)
+
+        def advance(
+            state: tuple[Slot, jax.Array, jax.Array, jax.Array],
+        ) -> tuple[Slot, jax.Array, jax.Array, jax.Array]:
+            slots, steps, ended, returns = state
+            steps = steps + AT_ONCE
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), places)
+            slots, _, stepped = sample(self.env, self.policy, carry.version, jnp.int32(0), slots, keys, AT_ONCE)
+            first = jnp.argmax(stepped.finished, axis=0)
+            # Only the first episode of an environment counts; one that has not ended has its return so far.
+            so_far = jnp.where(
+                stepped.finished.any(axis=0), stepped.episode_return[first, places], slots.episode_return
+            )
+            return slots, steps, ended | stepped.finished.any(axis=0), jnp.where(ended, returns, so_far)
+
+        slots = jax.vmap(functools.partial(jax_env.start, self.env), (0, None))(seed + places, 0)
+        none = jnp.zeros(self.evaluated, bool), jnp.zeros(self.evaluated, jnp.float32)
+        returns = jax.lax.while_loop(more, advance, (slots, jnp.int32(0), *none))[3]
+        with jax.enable_x64(True):
+            return jnp.mean(returns.astype(jnp.float64))
+
     # ---- times and costs -------------------------------------------------------------------------------------------
 
     @wide
@@ -410,8 +446,8 @@ class Program:
         finished, returns = (x.T.ravel() for x in (sampled.stepped.finished, sampled.stepped.episode_return))
         count = jnp.sum(finished, dtype=jnp.int32)
         nth = jnp.cumsum(finished, dtype=jnp.int32) - 1
-        counts = finished & (nth >= count - self.window)
-        place = jnp.where(counts, (carry.episodes + nth) % self.window, self.window)
+        counts = finished & (nth >= count - self.budget.window)
+        place = jnp.where(counts, (carry.episodes + nth) % self.budget.window, self.budget.window)
         recent = carry.recent.at[place].set(returns.astype(jnp.float64), mode="drop")
         episodes = carry.episodes + count
         total = jnp.sum(jnp.where(finished, returns, 0.0), dtype=jnp.float64)
@@ -428,9 +464,10 @@ class Program:
             steps=steps,
             episodes=episodes,
             episode_return=jnp.where(
-                episodes > 0, jnp.sum(recent) / jnp.clip(episodes, 1, jnp.int32(self.window)), jnp.nan
+                episodes > 0, jnp.sum(recent) / jnp.clip(episodes, 1, jnp.int32(self.budget.window)), jnp.nan
             ),
             gradients=carry.gradients,
+            evaluation_return=jnp.nan,
             costs=bills.costs(self.prices, self.functions, carry.pools, end),
         )
         state: dict[str, Any] = {
@@ -441,7 +478,7 @@ class Program:
             "learner_seconds": row.learner_seconds,
             "actor_seconds": row.actor_seconds,
             "round_seconds": end - carry.now,
-            "budget": self.cost - (row.costs[0] if self.prices else 0.0),
+            "budget": self.budget.cost - (row.costs[0] if self.prices else 0.0),
         }
         carry = carry._replace(now=end, recent=recent, episodes=episodes, steps=steps, state=_stacked(State(**state)))
         return carry, row
@@ -449,11 +486,12 @@ class Program:
     @wide
     def _ended(self, carry: Carry, row: Row) -> Carry:
         """Counts the round, and decides whether the run is over."""
-        reached = jnp.asarray((row.episodes >= self.window) & (row.episode_return >= self.target))
-        spent = jnp.asarray(row.costs[0] >= self.cost if self.prices else False)
+        reached = (row.episodes >= self.budget.window) & (row.episode_return >= self.budget.target_return)
+        reached |= row.evaluation_return >= self.budget.target_evaluation
+        spent = jnp.asarray(row.costs[0] >= self.budget.cost if self.prices else False)
         return carry._replace(
             round=carry.round + jnp.int32(1),
-            over=reached | spent | (carry.steps >= self.steps) | ~carry.finite,
+            over=reached | spent | (carry.steps >= self.budget.steps) | ~carry.finite,
             reached=reached,
         )
 
