@@ -394,14 +394,16 @@ def learn(
     # Runs differ in length: they are padded to a power of two, so that few shapes are compiled.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
+    static, numbers = _split(replace(ppo, discount=ppo.discount**hold))
     params, opt_state, metrics = _learned(
         scheduler.version,
         statistics.normaliser(),
         opt_state,
         trajectory,
         key,
+        numbers,
         policy=policy_for(scheduler.most),
-        ppo=replace(ppo, discount=ppo.discount**hold),
+        ppo=static,
     )
     learned = replace(scheduler, params=jax.tree.map(np.asarray, params), statistics=statistics)
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
@@ -446,6 +448,16 @@ def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: in
     )
 
 
+#: The settings that `_learned` traces: trainings that differ in these alone share a compiled program.
+_TRACED = ("learning_rate", "discount", "lambda_", "clip", "value_coefficient", "entropy_coefficient")
+
+
+def _split(ppo: PPO) -> tuple[PPO, dict[str, Any]]:
+    """Returns the algorithm without its traced settings, and these. A learning rate that is a schedule stays."""
+    numbers = {name: getattr(ppo, name) for name in _TRACED if not callable(getattr(ppo, name))}
+    return replace(ppo, **{name: getattr(PPO, name) for name in numbers}), numbers
+
+
 @functools.partial(jax.jit, static_argnames=("policy", "ppo"))
 def _learned(
     version: PolicyVersion,
@@ -453,10 +465,13 @@ def _learned(
     opt_state: Tree,
     trajectory: Trajectory,
     key: jax.Array,
+    numbers: Mapping[str, Any],
     *,
     policy: Policy,
     ppo: PPO,
 ) -> tuple[Tree, Tree, dict[str, Any]]:
+    ppo = replace(ppo, **numbers)
+
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(PolicyVersion(params, normaliser), observation)
 

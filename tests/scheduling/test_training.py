@@ -20,6 +20,7 @@ from stellaris.scheduling.training import (
     Objective,
     Progress,
     Training,
+    _learned,
     _states_and_decisions,
     learn,
     train_scheduler,
@@ -360,3 +361,22 @@ def test_an_error_in_one_of_several_trainings() -> None:
 def test_numbers_of_a_training(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
         Training(START, EASY, **{name: 0})
+
+
+@pytest.mark.slow
+def test_settings_that_share_a_program() -> None:
+    """Each changes what is learned, without another compilation."""
+    (history,) = Made()(START, [0])
+
+    def learned(**changed: float) -> str:
+        ppo = replace(SCHEDULER_PPO, **changed)
+        return digest(learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, ppo=ppo, key=jax.random.key(0))[0])
+
+    first, compiled = learned(), _learned._cache_size()
+    others = [
+        learned(**{name: 0.1 * getattr(SCHEDULER_PPO, name)})
+        for name in ("learning_rate", "discount", "lambda_", "clip", "value_coefficient", "entropy_coefficient")
+    ]
+    assert len({first, *others}) == 7
+    assert _learned._cache_size() == compiled
+    assert learned() == first
