@@ -146,10 +146,11 @@ def _check(system: System, workload: Workload, budget: Budget) -> None:
         raise TypeError(f"system={system!r}: expected one of {', '.join(known.__name__ for known in _SYSTEMS)}")
     if system.scheduler is not None:
         raise ValueError(f"scheduler={system.scheduler!r} may depend on returns, which a dry run lacks: leave it out")
-    if budget.target_return < math.inf:
-        raise ValueError(
-            f"target_return={budget.target_return} depends on returns, which a dry run lacks: limit steps or seconds"
-        )
+    for name in ("target_return", "target_evaluation"):
+        if getattr(budget, name) < math.inf:
+            raise ValueError(
+                f"{name}={getattr(budget, name)} depends on returns, which a dry run lacks: limit steps or seconds"
+            )
     if budget.cost < math.inf:
         raise ValueError(f"budget.cost={budget.cost} is not supported in a dry run: limit steps or seconds instead")
     if workload.restart:

@@ -68,6 +68,7 @@ class Round(NamedTuple):
     episodes: int  #: episodes ended since the start of the run.
     episode_return: float  #: mean return of the last episodes.
     cost: float  #: cost since the start of the run, in USD; 0 without prices.
+    evaluation_return: float | None = None  #: mean return of the round's evaluation; None without one.
 
 
 def states_of(rounds: Sequence[Round], *, budget: float) -> list[State]:

@@ -124,6 +124,7 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
             episodes=int(row["episodes"]),
             episode_return=row["episode_return"],
             cost=row[f"cost_{sheet}"] if sheet else 0.0,
+            evaluation_return=row.get("evaluation_return"),
         )
         for row in rows
         if "actors" in row and "learner_seconds" in row

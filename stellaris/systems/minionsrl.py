@@ -27,7 +27,7 @@ class MinionsRL(System):
 
     The budget, checked after every round, ends the run: `Budget(cost=B, target_return=J, window=I_max)` is Eq. 3 and 4.
     The paper compares J with the mean return of the round's actors, which a single lucky episode can reach if the round
-    has one actor.
+    has one actor. `Budget(target_evaluation=J)` compares J with evaluations, as the code of its authors does.
 
     Args:
       algorithm: the algorithm, whose loss, minibatches and epochs are used.

@@ -99,11 +99,13 @@ class Progress:
         """
         if steps >= self.budget.steps:
             return False
-        # Cost and return are known only at the end of a round.
+        # Cost and returns are known only at the end of a round.
         if not self.history:
             return True
         last = self.history[-1]
         if self._sheet and last[f"cost_{self._sheet}"] >= self.budget.cost:
+            return False
+        if last.get("evaluation_return", math.nan) >= self.budget.target_evaluation:
             return False
         # The target counts only with a full window, because a few lucky episodes would reach it.
         return not (self._reader.full_window and last["episode_return"] >= self.budget.target_return)

@@ -62,8 +62,9 @@ def train(
       platform: a fresh platform with all functions in `system.functions`, and `system.acts` (by default `actor`), whose
         containers hold the environments. `train` closes the platform at the end, even after an error.
       budget: the limits at which the run stops.
-      evaluation: the rounds in which versions are evaluated; the history then has a column `evaluation_return`. None
-        for no evaluation: the training episodes' returns are always in the history.
+      evaluation: the rounds in which versions are evaluated; the history then has a column `evaluation_return`, with
+        which `budget.target_evaluation` is compared. None for no evaluation: the training episodes' returns are always
+        in the history.
       prices: price sheets under which the run is billed; `budget.cost` limits the cost under the first.
       seed: seed of parameters, environments, actions and shuffles. The platform has a separate seed for delays and
         faults.
@@ -92,11 +93,12 @@ def train(
         an evaluation fails, with its error as the cause.
       TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints` or the
         platform cannot be saved in it, or the seed is not a whole number.
-      ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, two price sheets
-        have the same name, a sheet prices no deployed function, the seed is out of [0, 2**31), or the checkpoints'
-        folder holds a run and `resume` is False; if there may be fewer containers than actors that need one each; if
-        the window of the system's `StalenessControl` is below the number of actors; or, with a scheduler, if a decision
-        is not in [1, actors], or the first round cost more than the budget.
+      ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, a target of
+        evaluations has no `evaluation`, two price sheets have the same name, a sheet prices no deployed function, the
+        seed is out of [0, 2**31), or the checkpoints' folder holds a run and `resume` is False; if there may be fewer
+        containers than actors that need one each; if the window of the system's `StalenessControl` is below the number
+        of actors; or, with a scheduler, if a decision is not in [1, actors], or the first round cost more than the
+        budget.
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
@@ -104,6 +106,7 @@ def train(
         checks.seed(seed=seed)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
+        _check_target(budget, evaluation)
         _check_checkpoints(checkpoints, resume, platform)
         # There may be more slots than actors, because prewarmed and provisioned containers have slots as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
@@ -180,6 +183,15 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
                 f"price sheet {sheet.name!r} prices {unknown}, which are not deployed, and not {unpriced}, which are",
                 stacklevel=3,
             )
+
+
+def _check_target(budget: Budget, evaluation: Evaluation | None) -> None:
+    """Checks that a target of evaluations has evaluations."""
+    if budget.target_evaluation < math.inf and evaluation is None:
+        raise ValueError(
+            f"budget.target_evaluation={budget.target_evaluation} needs evaluations: pass "
+            "evaluation=Evaluation(every=1)"
+        )
 
 
 def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: Platform) -> None:

@@ -107,29 +107,33 @@ class Budget:
       seconds: seconds of the platform's clock; the run ends exactly then.
       cost: USD under the first price sheet, checked after every round.
       target_return: mean return of the last episodes, checked after every round.
-      window: number of last episodes for that mean, and for the history's `episode_return`.
+      target_evaluation: mean return of an evaluation's episodes, checked after every round that has one; `train` then
+        needs an `evaluation`.
+      window: number of last episodes for the mean of `target_return`, and for the history's `episode_return`.
 
     Raises:
       TypeError: if a limit is not a number, or the window is not whole.
-      ValueError: if no limit is given (a target alone may never be reached), a limit is not positive, or there is a
-        target and fewer steps than episodes in the window.
+      ValueError: if no limit is given (a target alone may never be reached), a limit is not positive, or a
+        target is NaN, or there is a target return and fewer steps than episodes in the window.
     """
 
     steps: float = math.inf
     seconds: float = math.inf
     cost: float = math.inf
     target_return: float = math.inf
+    target_evaluation: float = math.inf
     window: int = WINDOW
 
     def __post_init__(self) -> None:
-        for name in ("steps", "seconds", "cost", "target_return"):
+        for name in ("steps", "seconds", "cost", "target_return", "target_evaluation"):
             limit = getattr(self, name)
             if not isinstance(limit, Real):
                 raise TypeError(f"{name}={limit!r} is not a number: pass math.inf for no limit")
         checks.whole(at_least=1, window=self.window)
         # NaN is refused here, because it compares false and would pass the checks below.
-        if math.isnan(self.target_return):
-            raise ValueError("target_return=nan is never reached: leave it out for no target")
+        for name in ("target_return", "target_evaluation"):
+            if math.isnan(getattr(self, name)):
+                raise ValueError(f"{name}=nan is never reached: leave it out for no target")
         for name in ("steps", "seconds", "cost"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive: raise it, or leave it out")

@@ -23,6 +23,7 @@ OWN = configure(Synchronous(), seed=0)
         ({"system": CentralInference()}, "expected one of Synchronous, DataParallel, AsynchronousActors"),
         ({"system": Synchronous(scheduler=Maximum())}, "scheduler=.*Maximum.* may depend on returns"),
         ({"budget": Budget(steps=1000, target_return=100)}, "target_return=100 depends on returns"),
+        ({"budget": Budget(steps=1000, target_evaluation=9.0)}, "target_evaluation=9.0 depends on returns"),
         ({"budget": Budget(cost=1.0)}, "budget.cost=1.0 is not supported in a dry run: limit steps"),
         ({"workload": replace(OWN.workload, environment="CartPole-v1")}, "'CartPole-v1' is not written in JAX"),
         ({"workload": replace(OWN.workload, restart=True)}, "restart=True is not supported"),

@@ -60,6 +60,14 @@ def test_the_states_by_hand() -> None:
     ]
 
 
+def test_evaluations_are_of_rounds_and_not_of_states() -> None:
+    """A scheduler sees the paper's numbers alone."""
+    looked_at = [HISTORY[0], {**HISTORY[1], "evaluation_return": 25.0}, HISTORY[2]]
+    rounds = rounds_of(looked_at, "usd")
+    assert [one.evaluation_return for one in rounds] == [None, 25.0, None]
+    assert states_of(rounds, budget=2.0) == states_of(rounds_of(HISTORY, "usd"), budget=2.0)
+
+
 def test_until_an_episode_has_ended_the_return_is_zero() -> None:
     assert [s.episode_return for s in states_of(rounds_of(HISTORY[1:], "usd"), budget=2.0)] == [0.0, 0.0, 30.0]
 

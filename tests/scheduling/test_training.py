@@ -88,6 +88,38 @@ def test_runs_that_have_failed(changed: Any, returns: Any, episodes: int, reache
         assert objective.rewards(history).tolist() == [-1.5, -0.5, last]
 
 
+def evaluated(*returns: float | None) -> list[dict[str, float]]:
+    """A run with evaluations in some rounds, whose training episodes are too few and return nothing."""
+    rows = run_of(*[0.0] * len(returns), episodes=1)
+    return [row if one is None else {**row, "evaluation_return": one} for row, one in zip(rows, returns, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "reached", "last"),
+    [
+        ((None, 60.0, 100.0), True, -1.0),
+        ((None, 60.0, 99.0), False, -1.0 - 1.0),
+        ((70.0, 60.0, None), False, -1.0 - 30.0),  # the best of the evaluations
+        ((60.0, 100.0, None), True, -1.0),  # the last evaluation is still the last that is known
+        ((100.0, 60.0, None), False, -1.0),
+    ],
+)
+def test_a_target_of_evaluations(returns: Any, reached: bool, last: float) -> None:
+    """Evaluations alone decide, whatever the training episodes return, and without a full window."""
+    objective = replace(OBJECTIVE, evaluated=True)
+    assert objective.reached(evaluated(*returns)) == reached
+    assert objective.rewards(evaluated(*returns)).tolist() == [-1.5, -0.5, last]
+    assert not replace(objective, budget=1.5).reached(evaluated(*returns))
+    assert OBJECTIVE.rewards(evaluated(*returns)).tolist() == [-1.5, -0.5, -1.0 - 100.0]
+
+
+def test_a_target_of_evaluations_without_any() -> None:
+    objective = replace(OBJECTIVE, evaluated=True)
+    for call in (objective.reached, objective.rewards):
+        with pytest.raises(ValueError, match=r"none of the run's 2 rounds has an evaluation_return; pass evaluation="):
+            call(run_of(100.0, 100.0))
+
+
 def test_a_run_that_ends_within_a_round() -> None:
     """Of what was begun there is no decision to learn from; what it has cost until then decides nothing."""
     history = run_of(20.0, 70.0)

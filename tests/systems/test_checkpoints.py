@@ -36,6 +36,7 @@ from stellaris.systems import (
     CentralInference,
     CircularReplay,
     DataParallel,
+    Evaluation,
     MinionsRL,
     Result,
     StalenessControl,
@@ -134,6 +135,19 @@ def test_every_architecture_is_resumed(system: System, actors: dict[str, Any], t
     run(system, tmp_path / "broken", budget=Budget(steps=32 * 9), **options)
     assert_same(run(system, tmp_path / "broken", budget=longer, resume=True, **options), whole)
     assert len(whole.trace.select("checkpoint").time) >= 3
+
+
+@pytest.mark.slow
+def test_a_resumed_run_ends_by_the_same_evaluation(tmp_path: Path) -> None:
+    """Also if the checkpoint is of the round that ended it: nothing is left to do then."""
+    system, options = MinionsRL(tiny.PPO_CONFIG, Drawing()), {"evaluation": Evaluation(every=2, episodes=4)}
+    limits = Budget(steps=32 * 16, target_evaluation=21.0)
+    whole = run(system, tmp_path / "whole", budget=limits, **options)
+    assert whole.history[-1]["evaluation_return"] >= 21.0
+    assert 32 * 5 < whole.history[-1]["steps"] < limits.steps
+    run(system, tmp_path / "broken", budget=Budget(steps=32 * 5), **options)
+    for _ in range(2):
+        assert_same(run(system, tmp_path / "broken", budget=limits, resume=True, **options), whole)
 
 
 @pytest.mark.slow

@@ -16,7 +16,8 @@ from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Tr
 from stellaris.runtime.delays import Constant, Exponential, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.systems import Budget, CentralInference, DataParallel, MinionsRL, Result, Synchronous, train
+from stellaris.scheduling.training import Objective
+from stellaris.systems import Budget, CentralInference, DataParallel, Evaluation, MinionsRL, Result, Synchronous, train
 from tests.systems import tiny
 from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run
 
@@ -187,6 +188,23 @@ def test_the_target_is_the_mean_of_a_window() -> None:
     full = [row["episodes"] >= 3 for row in result.history]
     assert all(mean < 30.0 for mean, enough in zip(means[:-1], full[:-1], strict=True) if enough)
     assert len(rounds_of(result)) == len(result.history) >= 2
+
+
+@pytest.mark.parametrize(("target_return", "evaluated"), [(40.0, True), (20.0, False)])
+def test_the_first_of_both_targets_ends_a_run(target_return: float, evaluated: bool) -> None:
+    """An evaluation does while the mean of the window is below the same number; or that mean, before any evaluation."""
+    budget = Budget(cost=100.0, target_return=target_return, target_evaluation=40.0, window=3)
+    result = run(Fixed(3), budget=budget, evaluation=Evaluation(every=2, episodes=4))
+    *earlier, last = result.history
+    assert len(rounds_of(result)) == last["round"] == len(result.history) >= 4
+    evaluations = [row["evaluation_return"] for row in result.history if row["round"] % 2 == 0]
+    assert last["evaluation_return"] == np.mean(result.trace.select("evaluated").value[-4:])
+    assert all(value < 40.0 for value in evaluations[:-1])
+    assert all(row["episode_return"] < target_return for row in earlier if row["episodes"] >= 3)
+    assert (evaluations[-1] >= 40.0, last["episode_return"] >= target_return) == (evaluated, not evaluated)
+    tested = Objective(40.0, 100.0, "pay_per_use", window=3, evaluated=True)
+    assert tested.reached(result.history) == evaluated
+    assert not replace(tested, evaluated=False).reached(result.history)
 
 
 @pytest.mark.slow

@@ -105,6 +105,11 @@ class Changeable(Pairs):
         (lambda: Stellaris(rho=math.nan), ValueError, r"rho=nan"),
         (lambda: training(workload=Workload("CartPole-v9")), ValueError, r"unknown .*'CartPole-v9'.*CartPole-v1"),
         (lambda: training(budget=Budget(cost=1.0)), ValueError, r"budget\.cost=1\.0"),
+        (
+            lambda: training(budget=Budget(steps=32, target_evaluation=9.0)),
+            ValueError,
+            r"budget\.target_evaluation=9\.0 needs evaluations: pass evaluation=Evaluation\(every=1\)",
+        ),
         (lambda: training(system=object()), TypeError, r"system=<object.*> is not a System: pass an instance of a sub"),
         (lambda: training(seed=-1), ValueError, r"seed=-1 is below 0"),
         (lambda: training(seed=2**31), ValueError, r"seed=2147483648 is not below 2\*\*31"),

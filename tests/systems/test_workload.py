@@ -29,6 +29,9 @@ def workload(environment: Any = "CartPole-v1", **changes: Any) -> Workload:
         (lambda: Budget(), ValueError, r"a limit of steps, seconds or cost"),
         (lambda: Budget(seconds=0.0), ValueError, r"seconds=0\.0"),
         (lambda: Budget(steps=100, target_return=math.nan), ValueError, r"target_return=nan is never reached"),
+        (lambda: Budget(steps=9, target_evaluation=math.nan), ValueError, r"target_evaluation=nan is never reached"),
+        (lambda: Budget(steps=9, target_evaluation="5"), TypeError, r"target_evaluation='5' is not a number"),
+        (lambda: Budget(target_evaluation=5.0), ValueError, r"a target alone may never be reached"),
         (lambda: Budget(cost=-1.0), ValueError, r"cost=-1\.0 is not positive"),
         (lambda: Budget(target_return=5.0), ValueError, r"a target alone may never be reached"),
         (lambda: Budget(steps=99, target_return=5.0), ValueError, r"target_return=5\.0 is never reached in steps=99"),
@@ -60,4 +63,5 @@ def test_a_window_is_of_the_episodes_of_a_target() -> None:
     """So many steps are enough, at least; without a target the window is of the history alone."""
     assert Budget(steps=10, target_return=5.0, window=10).window == 10
     assert Budget(steps=9, window=10).window == 10
+    assert Budget(steps=9, target_evaluation=5.0, window=10).window == 10
     assert Budget(steps=9).window == 100

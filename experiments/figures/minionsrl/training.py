@@ -1,5 +1,6 @@
 """Compares MinionsRL with its variants and baselines: returns, decisions, and time and cost up to the target."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -79,10 +80,11 @@ def spent(of: Sequence[Finished]) -> Sequence[str]:
 
 
 def _reached(one: Finished) -> bool:
-    """Whether a run ended at the target return, over a full window of episodes, and within its budget."""
+    """Whether a run ended within its budget at a target: of a full window of episodes, or of an evaluation."""
     limits, last = one.cell.budget, one.history[-1]
     within = last["cost_pay_per_use"] <= limits.cost
-    return within and last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
+    trained = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
+    return within and (trained or last.get("evaluation_return", math.nan) >= limits.target_evaluation)
 
 
 def _papers(environment: str, system: str) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import fragment_bytes
 from stellaris.algorithms import PPO
 from stellaris.lab.rounds.draws import draws_of
-from stellaris.lab.rounds.program import ACTOR, LEARNER, Ending, Given, Keys, Program, Row
+from stellaris.lab.rounds.program import ACTOR, LEARNER, Carry, Given, Keys, Program, Row
 from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.shapes import shapes_of
 from stellaris.runtime.costs.price_sheets import PriceSheet
@@ -38,8 +38,12 @@ from stellaris.types import NDArray
 Decider: TypeAlias = Learned | Fixed | Maximum | Stepped | Sequence[int]
 
 
+#: Rounds after which the runs that are over leave their blocks.
+SEGMENT = 8
+
+
 class Played(NamedTuple):
-    """The results of `n` runs; columns are `[n, R]`, and a run's columns beyond its last round are NaN or 0."""
+    """The results of `n` runs; columns are `[n, R]` for the `R` rounds of the longest, elsewhere NaN or 0."""
 
     rounds: NDArray  #: int32 `[n]`: the number of rounds of each run.
     over: NDArray  #: bool `[n]`: whether a limit of the budget ended the run; otherwise it had the most rounds.
@@ -144,24 +148,49 @@ class Rounds:
             checks.seed(seed=seed)
         block = (4 if jax.default_backend() == "cpu" else 256) if block is None else block
         checks.whole(at_least=1, block=block)
-        deciders = _each(schedulers, len(seeds))
-        runs = [self._decisions(one) for one in deciders]
-        results: dict[int, Any] = {}
-        for members, width in _blocks(runs, self.workload.actors, block):
-            padded = members + members[-1:] * (min(block, len(seeds)) - len(members))
-            given = _stacked([self._given(runs[i], seeds[i], width) for i in padded])
-            rows, ending = jax.device_get(self._program(width)(given))
-            for place, i in enumerate(members):
-                results[i] = jax.tree.map(lambda x, place=place: x[place], (rows, ending))
-        rows, ending = jax.tree.map(lambda *of: np.stack(of), *[results[i] for i in range(len(seeds))])
-        self._check_results(rows, ending, seeds)
+        runs = [self._decisions(one) for one in _each(schedulers, len(seeds))]
+        learned = np.array([isinstance(one, Learned) for one in runs])
+        groups = [group for kind in (True, False) if len(group := np.flatnonzero(learned == kind))]
+        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], min(block, len(seeds))) for of in groups]
+        longest = max(int(carry.round.max()) for carry, _ in ended)
+        order = np.argsort(np.concatenate(groups))
+        carry = jax.tree.map(lambda *of: np.concatenate(of)[order], *[carry for carry, _ in ended])
+        rows = jax.tree.map(lambda *of: np.concatenate(of)[order], *[_padded(rows, longest) for _, rows in ended])
+        self._check_results(rows, carry, seeds)
         sheets = tuple(sheet.name for sheet in self.prices)
-        return Played(ending.rounds, ending.over, ending.reached, rows, ending.version, sheets)
+        return Played(carry.round, carry.over, carry.reached, rows, carry.version, sheets)
 
     def histories(self, scheduler: Decider, seeds: Sequence[int]) -> list[list[HistoryRow]]:
         """Plays one run for each seed; returns the histories, as `scheduling.training.train_scheduler` needs them."""
         played = self.play(scheduler, seeds)
         return [played.history(run) for run in range(len(seeds))]
+
+    def _played(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int], block: int) -> tuple[Carry, Row]:
+        """Plays runs whose schedulers are all learned, or all schedules; returns the runs' last states and rows.
+
+        All runs continue by a segment at a time. Those that are not over then form new blocks, each of runs of as many
+        actors: so none waits for a longer run, and a round has no room for the actors of an earlier one.
+        """
+        count, actors = len(seeds), self.workload.actors
+        room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
+        given = self._given(_filled(runs, room), _filled(seeds, room))
+        carry = self._first(given)
+        tables, alive, began = list[Row](), np.arange(count), 0
+        while len(alive) and began < self.most:
+            width = np.array(
+                [actors if isinstance(runs[i], Learned) else runs[i][began:][:SEGMENT].max() for i in alive]
+            )
+            advanced = []
+            for members, widest in _blocks(alive, width, actors, block):
+                own, rows = self._advance(widest)(*_taken((given, carry), members))
+                carry = _put(carry, members, own)
+                advanced.append((members, rows))
+            tables.append(_table(count, jax.device_get(advanced)))
+            over = jax.device_get(carry.over)
+            alive, began = np.array([i for i in alive if not over[i]]), began + SEGMENT
+        kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
+        ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
+        return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)
 
     # ---- the inputs of a program -----------------------------------------------------------------------------------
 
@@ -184,26 +213,27 @@ class Rounds:
             raise ValueError(f"schedule={numbers} must have at least one number, and none above actors={actors}")
         return np.array(numbers + numbers[-1:] * (self.most - len(numbers)), np.int32)
 
-    def _given(self, decisions: "Learned | NDArray", seed: int, width: int) -> Given:
-        """Returns the inputs of a run."""
-        keys = SessionKeys.of(seed)
-        fragments = self.most * width
+    def _given(self, decisions: "Sequence[Learned | NDArray]", seeds: Sequence[int]) -> Given:
+        """Returns the inputs of runs; those of a seed are computed once."""
+        fragments = self.most * self.workload.actors
         if math.isfinite(self.budget.steps):
-            fragments = min(fragments, math.ceil(self.budget.steps / self.workload.fragment) + width)
-        containers = jax.random.fold_in(jax.random.key(seed), CONTAINERS)
-        schedule, scheduler = (
-            (np.zeros(0, np.int32), decisions.version) if isinstance(decisions, Learned) else (decisions, None)
-        )
-        return Given(
-            params=jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params),
-            keys=Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)),
-            draws={
+            fragments = min(fragments, math.ceil(self.budget.steps / self.workload.fragment) + self.workload.actors)
+        of_seed = {}
+        for seed in set(seeds):
+            keys = SessionKeys.of(seed)
+            containers = jax.random.fold_in(jax.random.key(seed), CONTAINERS)
+            draws = {
                 name: draws_of(name, self.functions[name], seed, count)
                 for name, count in ((ACTOR, fragments), (LEARNER, self.most))
-            },
-            schedule=schedule,
-            scheduler=scheduler,
-            hold=np.asarray(min(decisions.hold, self.most) if isinstance(decisions, Learned) else 1, np.int32),
+            }
+            params = jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params)
+            of_seed[seed] = params, Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)), draws
+        schedules = np.array([np.zeros(0) if isinstance(one, Learned) else one for one in decisions], np.int32)
+        versions = [one.version for one in decisions if isinstance(one, Learned)]
+        holds = [min(one.hold, self.most) if isinstance(one, Learned) else 1 for one in decisions]
+        params, keys, draws = _stacked([of_seed[seed] for seed in seeds])
+        return Given(
+            params, keys, draws, schedules, _stacked(versions) if versions else None, np.array(holds, np.int32)
         )
 
     # ---- programs --------------------------------------------------------------------------------------------------
@@ -213,46 +243,54 @@ class Rounds:
         return self.workload.make_policy(self.workload.environment.spec)  # type: ignore[union-attr]
 
     @functools.cached_property
-    def _programs(self) -> dict[int, Any]:
+    def _first(self) -> Any:
+        return _wide_jit(jax.vmap(self._program(1).first))
+
+    @functools.cached_property
+    def _advances(self) -> dict[int, Any]:
         return {}
 
-    def _program(self, width: int) -> Any:
-        """Returns the program of blocks of runs in which at most `width` actors sample in a round."""
-        if width not in self._programs:
-            workload, policy, algorithm = self.workload, self._policy, self.algorithm
-            params = policy.init(jax.random.key(0))
-            opt_state = algorithm.optimizer().init(params)
-            version = size(PolicyVersion(params, policy.statistics().normaliser()))
-            wide = Scheduled(Maximum()).width
-            batches = [
-                shapes_of(algorithm, policy, workload.fragment, wide(fragments, workload.actors)).nbytes
-                for fragments in range(1, width + 1)
-            ]
-            program = Program(
-                env=workload.environment,  # type: ignore[arg-type]
-                policy=policy,
-                algorithm=algorithm,
-                functions=self.functions,
-                prices=self.prices,
-                prewarm=self.prewarm,
-                actors=workload.actors,
-                most=width,
-                length=workload.fragment,
-                rounds=self.most,
-                steps=self.budget.steps,
-                cost=self.budget.cost,
-                target=self.budget.target_return,
-                window=self.budget.window,
-                # Each fetches the version. An actor is also sent the number of its noise, a learner its batch and the
-                # optimizer's state; it sends back the parameters and that state.
-                actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
-                learner_bytes=[version + size(opt_state) + batch + size((params, opt_state)) for batch in batches],
-            )
-            self._programs[width] = jax.jit(jax.vmap(program.run))
-        return self._programs[width]
+    def _advance(self, width: int) -> Any:
+        """Returns the compiled function that continues a block of runs by a segment of at most `width` actors."""
+        if width not in self._advances:
+            self._advances[width] = jax.jit(jax.vmap(self._program(width).run))
+        return self._advances[width]
 
-    def _check_results(self, rows: Row, ending: Ending, seeds: Sequence[int]) -> None:
-        wrong = [seed for seed, finite in zip(seeds, ending.finite, strict=True) if not finite]
+    def _program(self, width: int) -> Program:
+        """Returns the program of runs in which at most `width` actors sample in a round."""
+        workload, policy, algorithm = self.workload, self._policy, self.algorithm
+        params = policy.init(jax.random.key(0))
+        opt_state = algorithm.optimizer().init(params)
+        version = size(PolicyVersion(params, policy.statistics().normaliser()))
+        wide = Scheduled(Maximum()).width
+        batches = [
+            shapes_of(algorithm, policy, workload.fragment, wide(fragments, workload.actors)).nbytes
+            for fragments in range(1, width + 1)
+        ]
+        return Program(
+            env=workload.environment,  # type: ignore[arg-type]
+            policy=policy,
+            algorithm=algorithm,
+            functions=self.functions,
+            prices=self.prices,
+            prewarm=self.prewarm,
+            actors=workload.actors,
+            most=width,
+            length=workload.fragment,
+            rounds=self.most,
+            segment=SEGMENT,
+            steps=self.budget.steps,
+            cost=self.budget.cost,
+            target=self.budget.target_return,
+            window=self.budget.window,
+            # Each fetches the version. An actor is also sent the number of its noise, a learner its batch and the
+            # optimizer's state; it sends back the parameters and that state.
+            actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
+            learner_bytes=[version + size(opt_state) + batch + size((params, opt_state)) for batch in batches],
+        )
+
+    def _check_results(self, rows: Row, carry: Carry, seeds: Sequence[int]) -> None:
+        wrong = [seed for seed, finite in zip(seeds, carry.finite, strict=True) if not finite]
         if wrong:
             raise FloatingPointError(
                 f"parameters are not finite in the runs of the seeds {wrong}: lower the learning rate"
@@ -282,29 +320,72 @@ def _each(schedulers: Any, count: int) -> list[Any]:
     return [_each(one, 1)[0] for one in schedulers]
 
 
-def _blocks(runs: Sequence["Learned | NDArray"], actors: int, block: int) -> list[tuple[list[int], int]]:
-    """Groups runs that share a program into blocks; returns the places of each block's runs, and its width.
+def _blocks(alive: NDArray, width: NDArray, actors: int, block: int) -> Iterator[tuple[NDArray, int]]:
+    """Yields blocks of runs that share a program: their places, and the width of the program.
 
-    The width is the largest number of actors in a round, rounded up to a power of two: the program samples as many
-    fragments in every round, so runs of few actors do not share a program with runs of many.
+    `width` has each run's largest number of actors in the segment. It is rounded up to a power of two, because the
+    program samples as many fragments in every round. A block with too few runs repeats its last run.
     """
-    groups: dict[tuple[bool, int], list[int]] = {}
-    for i, one in enumerate(runs):
-        learned = isinstance(one, Learned)
-        width = actors if isinstance(one, Learned) else min(actors, 1 << (int(one.max()) - 1).bit_length())
-        groups.setdefault((learned, width), []).append(i)
-    return [(group[i : i + block], width) for (_, width), group in groups.items() for i in range(0, len(group), block)]
+    widths = np.minimum(actors, 1 << np.ceil(np.log2(width)).astype(int))
+    for one in np.unique(widths):
+        own = alive[widths == one]
+        for first in range(0, len(own), block):
+            members = own[first : first + block]
+            yield np.pad(members, (0, block - len(members)), mode="edge"), int(one)
 
 
-def _stacked(given: Sequence[Given]) -> Given:
-    """Stacks the inputs of runs, with durations in float64."""
+def _table(count: int, advanced: Sequence[tuple[NDArray, Row]]) -> Row:
+    """Returns the rows of a segment, `[count, L]`, from those of its blocks; elsewhere NaN or 0."""
+
+    def column(*of: NDArray) -> NDArray:
+        whole = np.full((count, *of[0].shape[1:]), 0 if of[0].dtype.kind == "i" else np.nan, of[0].dtype)
+        for (members, _), own in zip(advanced, of, strict=True):
+            whole[members] = own
+        return whole
+
+    table: Row = jax.tree.map(column, *[rows for _, rows in advanced])
+    return table
+
+
+def _padded(rows: Row, rounds: int) -> Row:
+    """Returns rows with columns of `rounds` rounds; the rounds after the last are NaN or 0."""
+
+    def column(x: NDArray) -> NDArray:
+        missing = [(0, 0), (0, rounds - x.shape[1]), *[(0, 0)] * (x.ndim - 2)]
+        return np.pad(x, missing, constant_values=0 if x.dtype.kind == "i" else np.nan)
+
+    padded: Row = jax.tree.map(column, rows)
+    return padded
+
+
+def _filled(items: Sequence[Any], count: int) -> list[Any]:
+    """Returns the items, and the last of them again until there are `count`."""
+    return [*items, *[items[-1]] * (count - len(items))]
+
+
+def _wide_jit(function: Any, **options: Any) -> Any:
+    """Returns a compiled function that keeps float64."""
+    compiled = jax.jit(function, **options)
+
+    def call(*arguments: Any) -> Any:
+        with jax.enable_x64(True):
+            return compiled(*arguments)
+
+    return call
+
+
+_taken = _wide_jit(lambda tree, places: jax.tree.map(lambda x: x[places], tree))
+_put = _wide_jit(lambda tree, places, new: jax.tree.map(lambda x, y: x.at[places].set(y), tree, new), donate_argnums=0)
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    """Stacks the leaves of trees, with durations in float64."""
 
     def stack(*leaves: Any) -> Any:
         return (np if isinstance(leaves[0], np.ndarray) else jnp).stack(leaves)
 
     with jax.enable_x64(True):
-        stacked: Given = jax.device_put(jax.tree.map(stack, *given))
-    return stacked
+        return jax.device_put(jax.tree.map(stack, *trees))
 
 
 def _check(

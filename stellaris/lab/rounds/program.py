@@ -52,7 +52,7 @@ class Given(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A round; in the result of a run each array is `[R]`. Columns are as in a history; times are float64."""
+    """A round; in the result of a segment each array is `[L]`. Columns are as in a history; times are float64."""
 
     actors: Array
     loss: Array
@@ -68,21 +68,12 @@ class Row(NamedTuple):
     costs: Array  #: `[S]`: USD under each price sheet.
 
 
-class Ending(NamedTuple):
-    """The end of a run."""
-
-    rounds: Array  #: int32: number of rounds.
-    over: Array  #: bool: whether a limit of the budget has ended it.
-    reached: Array  #: bool: whether the last episodes had the target return.
-    finite: Array  #: bool: whether all parameters were finite.
-    version: PolicyVersion  #: the last version.
-
-
-class _Carry(NamedTuple):
+class Carry(NamedTuple):
     """The state of a run between two rounds."""
 
-    round: jax.Array
-    version: PolicyVersion
+    round: jax.Array  #: int32: number of rounds so far.
+    held: jax.Array  #: int32: the number of actors of the last round.
+    version: PolicyVersion  #: the last version.
     opt_state: Tree
     statistics: Statistics
     slots: Slot  #: `[C, ...]`: the environment of each slot.
@@ -95,10 +86,9 @@ class _Carry(NamedTuple):
     steps: jax.Array
     episodes: jax.Array
     gradients: jax.Array
-    over: jax.Array
-    reached: jax.Array
-    finite: jax.Array
-    rows: Row
+    over: jax.Array  #: bool: whether a limit of the budget has ended the run.
+    reached: jax.Array  #: bool: whether the last episodes had the target return.
+    finite: jax.Array  #: bool: whether all parameters were finite.
 
 
 class _Sampled(NamedTuple):
@@ -134,7 +124,8 @@ class Program:
       actors: the workload's number of actors.
       most: the largest number of actors that is ever decided for; arrays have room for so many fragments.
       length: steps of a fragment.
-      rounds: the largest number of rounds.
+      rounds: the largest number of rounds of a run.
+      segment: the number of rounds of a segment.
       steps, cost, target, window: the budget.
       actor_bytes: bytes that an actor transfers.
       learner_bytes: bytes that a learner transfers, by number of fragments, `[most]`.
@@ -150,6 +141,7 @@ class Program:
     most: int
     length: int
     rounds: int
+    segment: int
     steps: float
     cost: float
     target: float
@@ -157,29 +149,36 @@ class Program:
     actor_bytes: int
     learner_bytes: Sequence[int]
 
-    def run(self, given: Given) -> tuple[Row, Ending]:
-        """Runs until a limit of the budget is reached, or for the largest number of rounds."""
+    def run(self, given: Given, carry: Carry) -> tuple[Carry, Row]:
+        """Continues a run by the rounds of a segment; fewer, if a limit of the budget or the most rounds is reached."""
+        began = carry.round
 
-        def more(carry: _Carry) -> jax.Array:
-            return ~carry.over & (carry.round < self.rounds)
+        def more(state: tuple[Carry, Row]) -> jax.Array:
+            after, _ = state
+            return ~after.over & (after.round < jnp.minimum(began + self.segment, self.rounds))
 
-        last = jax.lax.while_loop(more, functools.partial(self._round, given), self._first(given))
-        return last.rows, Ending(last.round, last.over, last.reached, last.finite, last.version)
+        def step(state: tuple[Carry, Row]) -> tuple[Carry, Row]:
+            before, rows = state
+            after, row = self._round(given, before)
+            return after, self._written(rows, before.round - began, row)
+
+        last: tuple[Carry, Row] = jax.lax.while_loop(more, step, (carry, self._no_rows()))
+        return last
 
     # ---- the first state -------------------------------------------------------------------------------------------
 
     @wide
-    def _first(self, given: Given) -> _Carry:
+    def first(self, given: Given) -> Carry:
+        """Returns the state of a run before its first round."""
         none = statistics.empty(self.policy.statistics())
         zero, clock, no = jnp.int32(0), jnp.float64(0), jnp.bool_(False)
-        wide_row = jnp.full(self.rounds, jnp.nan, jnp.float64)
-        numbers = jnp.zeros(self.rounds, jnp.int32)
         with jax.enable_x64(False):
             opt_state = self.algorithm.optimizer().init(given.params)
             places = jnp.arange(self.actors)
             slots = jax.vmap(functools.partial(self._start, given.keys))(places, places)  # replaced when they are used
-        return _Carry(
+        return Carry(
             round=zero,
+            held=zero,
             version=PolicyVersion(given.params, statistics.normaliser(none)),
             opt_state=opt_state,
             statistics=none,
@@ -200,21 +199,32 @@ class Program:
             over=no,
             reached=no,
             finite=jnp.bool_(True),
-            rows=Row(
-                actors=numbers,
-                loss=wide_row,
-                round_return=wide_row,
-                policy_kl=wide_row,
-                learner_seconds=wide_row,
-                actor_seconds=wide_row,
-                seconds=wide_row,
-                steps=numbers,
-                episodes=numbers,
-                episode_return=wide_row,
-                gradients=numbers,
-                costs=jnp.full((self.rounds, len(self.prices)), jnp.nan, jnp.float64),
-            ),
         )
+
+    @wide
+    def _no_rows(self) -> Row:
+        """Returns an empty table for the rounds of a segment."""
+        seconds, numbers = jnp.full(self.segment, jnp.nan, jnp.float64), jnp.zeros(self.segment, jnp.int32)
+        return Row(
+            actors=numbers,
+            loss=seconds,
+            round_return=seconds,
+            policy_kl=seconds,
+            learner_seconds=seconds,
+            actor_seconds=seconds,
+            seconds=seconds,
+            steps=numbers,
+            episodes=numbers,
+            episode_return=seconds,
+            gradients=numbers,
+            costs=jnp.full((self.segment, len(self.prices)), jnp.nan, jnp.float64),
+        )
+
+    @wide
+    def _written(self, rows: Row, place: jax.Array, row: Row) -> Row:
+        """Returns the table with the row of a round."""
+        written: Row = jax.tree.map(lambda table, x: table.at[place].set(x.astype(table.dtype)), rows, row)
+        return written
 
     @property
     def _second_learner(self) -> bool:
@@ -228,7 +238,7 @@ class Program:
 
     # ---- a round ---------------------------------------------------------------------------------------------------
 
-    def _round(self, given: Given, carry: _Carry) -> _Carry:
+    def _round(self, given: Given, carry: Carry) -> tuple[Carry, Row]:
         actors = self._decided(given, carry)
         pools, calls, made = self._invoke_actors(given, carry, actors)
         carry, sampled = self._sample(given, carry, actors, pools, calls)
@@ -236,6 +246,7 @@ class Program:
         divergence = self._divergence(learned.version, carry.version, actors, sampled)
         pools, learner, made = self._invoke_learner(given, actors, pools, calls, made, learned.gradients)
         carry = carry._replace(
+            held=actors,
             version=learned.version,
             opt_state=learned.opt_state,
             statistics=learned.statistics,
@@ -245,9 +256,9 @@ class Program:
             finite=learned.finite,
         )
         carry, row = self._account(carry, actors, calls, learner, sampled, learned, divergence)
-        return self._ended(carry, row)
+        return self._ended(carry, row), row
 
-    def _decided(self, given: Given, carry: _Carry) -> jax.Array:
+    def _decided(self, given: Given, carry: Carry) -> jax.Array:
         """Returns the number of actors of the round."""
         if given.scheduler is None:
             number: jax.Array = jnp.asarray(given.schedule)[jnp.minimum(carry.round, len(given.schedule) - 1)]
@@ -257,13 +268,10 @@ class Program:
             state = jnp.clip(jnp.nan_to_num(carry.state), -far, far).astype(jnp.float32)
         policy, key = policy_for(self.actors), jax.random.fold_in(given.keys.schedule, carry.round)
         action, _ = policy.act(given.scheduler, state[None], policy.noise(key, 1))
-        held = carry.rows.actors[jnp.maximum(carry.round - 1, 0)]
-        return jnp.where(carry.round % given.hold == 0, action[0].astype(jnp.int32) + 1, held)
+        return jnp.where(carry.round % given.hold == 0, action[0].astype(jnp.int32) + 1, carry.held)
 
     @wide
-    def _invoke_actors(
-        self, given: Given, carry: _Carry, actors: jax.Array
-    ) -> tuple[dict[str, Pool], Calls, jax.Array]:
+    def _invoke_actors(self, given: Given, carry: Carry, actors: jax.Array) -> tuple[dict[str, Pool], Calls, jax.Array]:
         """Invokes the round's actors; before them, containers are prewarmed in the first round."""
         pools, made = dict(carry.pools), carry.containers
         if self.prewarm:
@@ -290,8 +298,8 @@ class Program:
         return pools, calls, made
 
     def _sample(
-        self, given: Given, carry: _Carry, actors: jax.Array, pools: Mapping[str, Pool], calls: Calls
-    ) -> tuple[_Carry, _Sampled]:
+        self, given: Given, carry: Carry, actors: jax.Array, pools: Mapping[str, Pool], calls: Calls
+    ) -> tuple[Carry, _Sampled]:
         """Samples a fragment in the container of each actor."""
         policy = self.policy
         fresh = pools[ACTOR].number != carry.pools[ACTOR].number
@@ -319,7 +327,7 @@ class Program:
             delivered = jnp.argsort(calls.ended, stable=True)  # at one instant, in the order of the invocations
             return carry, jax.tree.map(lambda x: x[:, delivered], sampled)
 
-    def _learn(self, given: Given, carry: _Carry, actors: jax.Array, sampled: _Sampled) -> _Learned:
+    def _learn(self, given: Given, carry: Carry, actors: jax.Array, sampled: _Sampled) -> _Learned:
         """Learns from the round's batch."""
         version, trajectory = carry.version, sampled.trajectory
         acted_on = jax.tree.map(lambda x: x[:-1].reshape(-1, *x.shape[2:]), trajectory.observation)
@@ -389,14 +397,14 @@ class Program:
     @wide
     def _account(
         self,
-        carry: _Carry,
+        carry: Carry,
         actors: jax.Array,
         calls: Calls,
         learner: Calls,
         sampled: _Sampled,
         learned: _Learned,
         divergence: jax.Array,
-    ) -> tuple[_Carry, Row]:
+    ) -> tuple[Carry, Row]:
         """Moves the clock, and counts steps, episodes and costs; returns the row of the round."""
         # Ordered by fragment and then by step, as the event loop counts episodes.
         finished, returns = (x.T.ravel() for x in (sampled.stepped.finished, sampled.stepped.episode_return))
@@ -439,16 +447,14 @@ class Program:
         return carry, row
 
     @wide
-    def _ended(self, carry: _Carry, row: Row) -> _Carry:
-        """Writes the row of the round, and decides whether the run is over."""
+    def _ended(self, carry: Carry, row: Row) -> Carry:
+        """Counts the round, and decides whether the run is over."""
         reached = jnp.asarray((row.episodes >= self.window) & (row.episode_return >= self.target))
         spent = jnp.asarray(row.costs[0] >= self.cost if self.prices else False)
-        rows = jax.tree.map(lambda table, x: table.at[carry.round].set(x.astype(table.dtype)), carry.rows, row)
         return carry._replace(
             round=carry.round + jnp.int32(1),
             over=reached | spent | (carry.steps >= self.steps) | ~carry.finite,
             reached=reached,
-            rows=rows,
         )
 
 

@@ -11,6 +11,7 @@ from experiments.figures.minionsrl import training
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
 from experiments.toolkit import plots
+from stellaris.systems import Budget
 from tests.experiments.csv_rows import rows
 
 ENVIRONMENTS = ("CartPole-v1", "Hopper-v4")
@@ -51,6 +52,19 @@ def test_what_has_reached_its_target():
         assert training._reached(one) is reached
         ended = [{**row, "actors": 1.0, "actor_seconds": 1.0, "learner_seconds": 1.0} for row in one.history]
         assert task.objective().reached(ended) is reached
+
+
+def test_a_target_of_evaluations():
+    """It counts without a full window, within the budget."""
+    for last, reached in (
+        ({"evaluation_return": 450.0}, True),
+        ({"evaluation_return": 449.9}, False),
+        ({}, False),
+        ({"evaluation_return": 450.0, "cost_pay_per_use": 1.0}, False),
+    ):
+        one = finished("CartPole-v1", minionsrl.MAX, episodes=3, **last)
+        limits = Budget(cost=0.5, target_evaluation=450.0)
+        assert training._reached(replace(one, cell=replace(one.cell, budget=limits))) is reached
 
 
 def test_several_environments(tmp_path, monkeypatch):
