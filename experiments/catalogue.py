@@ -158,7 +158,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "minionsrl-learning": Entry(
         "figures.minionsrl.learning",
         f"{MINIONSRL}, ways to train the scheduler",
-        {"smoke": "3", "small": "300"},
+        {"smoke": "3", "small": "1,000"},
         kind="figure",
     ),
     "minionsrl-finetuning": Entry(

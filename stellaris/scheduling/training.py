@@ -1,8 +1,9 @@
 """Training of a scheduler by PPO; its episodes are whole training runs of a workload."""
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -170,6 +171,117 @@ class Progress(NamedTuple):
 #: A function that runs the workload once for each seed, under a scheduler, and returns the histories in the order of
 #: the seeds. The function decides how many of the runs execute at a time, and where.
 Play: TypeAlias = Callable[[Learned, Sequence[int]], Sequence[History]]
+#: The same with a scheduler for each run.
+PlayEach: TypeAlias = Callable[[Sequence[Learned], Sequence[int]], Sequence[History]]
+
+
+class Request(NamedTuple):
+    """The runs that a training needs before it goes on: one for each seed."""
+
+    scheduler: Learned  #: decides in all of these runs.
+    seeds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Training:
+    """The training of a scheduler: it plays `together` episodes at a time, and learns from them.
+
+    To fine-tune a scheduler, pass one that was trained on another workload. Training also updates the normalisation of
+    states, before each version learns from them.
+
+    Args:
+      scheduler: the scheduler to start from: `Learned.untrained(...)`, or a trained one.
+      objective: the reward.
+      episodes: total number of runs of the workload.
+      together: the number of runs in which one version of the scheduler decides before it learns from them.
+      ppo: the algorithm; the items of its minibatches are decisions.
+      seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
+      normalise: whether states are normalised by the statistics of all states so far; without, they are observed raw.
+      held_out: seeds of runs that are not learned from, by which the version to return is chosen.
+      every: number of updates after which the version is run on `held_out`, as are the first and the last version.
+      on_progress: called after every update with the progress and the new version of the scheduler.
+
+    Raises:
+      ValueError: if a number is below 1.
+    """
+
+    scheduler: Learned
+    objective: Objective
+    episodes: int = field(default=100, kw_only=True)
+    together: int = field(default=2, kw_only=True)
+    ppo: PPO = field(default=SCHEDULER_PPO, kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+    normalise: bool = field(default=True, kw_only=True)
+    held_out: Sequence[int] = field(default=(), kw_only=True)
+    every: int = field(default=5, kw_only=True)
+    on_progress: Callable[[Progress, Learned], None] | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        checks.whole(at_least=1, episodes=self.episodes, together=self.together, every=self.every)
+        checks.seed(seed=self.seed)
+
+    def requests(self) -> Generator[Request, Sequence[History], Learned]:
+        """Trains: yields the runs that are needed next, is sent their histories, and at last returns the scheduler.
+
+        Returns:
+          The last version of the scheduler, or with `held_out` the one with the greatest mean sum of rewards there.
+
+        Raises:
+          ValueError: if the scheduler diverges: its parameters are not finite.
+        """
+        scheduler, opt_state = self.scheduler, self.ppo.optimizer().init(self.scheduler.params)
+        chosen = _Chosen(self.objective, self.held_out)
+        yield from chosen.offer(scheduler)
+        scale = 0.0
+        for number, first in enumerate(range(0, self.episodes, self.together), start=1):
+            seeds = range(self.seed + first, self.seed + min(first + self.together, self.episodes))
+            histories = yield Request(scheduler, seeds)
+            totals = [float(self.objective.rewards(history).sum()) for history in histories]
+            # Rewards are divided by the median magnitude of the first runs' sums of rewards, so that the critic's
+            # values are about 1 on any workload.
+            scale = scale or float(np.median(np.abs(totals))) or 1.0
+            key = jax.random.fold_in(jax.random.key(self.seed), first)
+            scheduler, opt_state, metrics = learn(
+                scheduler,
+                opt_state,
+                histories,
+                self.objective,
+                scale=scale,
+                ppo=self.ppo,
+                normalise=self.normalise,
+                key=key,
+            )
+            last = seeds.stop == self.seed + self.episodes
+            held = (yield from chosen.offer(scheduler)) if number % self.every == 0 or last else None
+            if self.on_progress is not None:
+                reached = [self.objective.reached(history) for history in histories]
+                self.on_progress(Progress(seeds.stop - self.seed, totals, reached, metrics, held), scheduler)
+        return chosen.best if self.held_out else scheduler
+
+
+@dataclass
+class _Chosen:
+    """Chooses the version of a scheduler with the greatest mean sum of rewards on held-out seeds.
+
+    Args:
+      objective: the reward.
+      seeds: the held-out seeds; without any, nothing is run.
+    """
+
+    objective: Objective
+    seeds: Sequence[int]
+    best: Learned = field(init=False)
+    _most: float = field(default=-math.inf, init=False)
+
+    def offer(self, scheduler: Learned) -> Generator[Request, Sequence[History], float | None]:
+        """Requests the held-out runs of a version, and keeps it if it is the best so far; returns its mean."""
+        if not self.seeds:
+            return None
+        histories = yield Request(scheduler, self.seeds)
+        mean = float(np.mean([self.objective.rewards(history).sum() for history in histories]))
+        if mean > self._most:
+            self._most, self.best = mean, scheduler
+        return mean
 
 
 def train_scheduler(
@@ -186,23 +298,14 @@ def train_scheduler(
     every: int = 5,
     on_progress: Callable[[Progress, Learned], None] | None = None,
 ) -> Learned:
-    """Trains a scheduler on a workload: plays `together` episodes at a time, and learns from them.
+    """Trains a scheduler on a workload: plays some episodes at a time, and learns from them.
 
-    To fine-tune a scheduler, pass one that was trained on another workload. Training also updates the normalisation of
-    states, before each version learns from them.
+    The settings without a description are those of `Training`.
 
     Args:
       scheduler: the scheduler to start from: `Learned.untrained(...)`, or a trained one.
       play: the function that runs the workload.
       objective: the reward.
-      episodes: total number of runs of the workload.
-      together: the number of runs in which one version of the scheduler decides before it learns from them.
-      ppo: the algorithm; the items of its minibatches are decisions.
-      seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
-      normalise: whether states are normalised by the statistics of all states so far; without, they are observed raw.
-      held_out: seeds of runs that are not learned from, by which the version to return is chosen.
-      every: number of updates after which the version is run on `held_out`, as are the first and the last version.
-      on_progress: called after every update with the progress and the new version of the scheduler.
 
     Returns:
       The last version of the scheduler, or with `held_out` the one with the greatest mean sum of rewards there.
@@ -213,55 +316,66 @@ def train_scheduler(
     Source:
       MinionsRL (AAAI 2024), "Training MinionsRL's Scheduler": 100 episodes, and 10 to fine-tune.
     """
-    checks.whole(at_least=1, episodes=episodes, together=together, every=every)
-    checks.seed(seed=seed)
-    opt_state = ppo.optimizer().init(scheduler.params)
-    chosen = _Chosen(play, objective, held_out)
-    chosen.offer(scheduler)
-    scale = 0.0
-    for number, first in enumerate(range(0, episodes, together), start=1):
-        seeds = range(seed + first, seed + min(first + together, episodes))
-        histories = play(scheduler, seeds)
-        totals = [float(objective.rewards(history).sum()) for history in histories]
-        # Rewards are divided by the median magnitude of the first runs' sums of rewards, so that the critic's values
-        # are about 1 on any workload.
-        scale = scale or float(np.median(np.abs(totals))) or 1.0
-        key = jax.random.fold_in(jax.random.key(seed), first)
-        scheduler, opt_state, metrics = learn(
-            scheduler, opt_state, histories, objective, scale=scale, ppo=ppo, normalise=normalise, key=key
-        )
-        last = seeds.stop == seed + episodes
-        held = chosen.offer(scheduler) if number % every == 0 or last else None
-        if on_progress is not None:
-            reached = [objective.reached(history) for history in histories]
-            on_progress(Progress(seeds.stop - seed, totals, reached, metrics, held), scheduler)
-    return chosen.best if held_out else scheduler
+    training = Training(
+        scheduler,
+        objective,
+        episodes=episodes,
+        together=together,
+        ppo=ppo,
+        seed=seed,
+        normalise=normalise,
+        held_out=held_out,
+        every=every,
+        on_progress=on_progress,
+    )
+    (trained,) = train_schedulers([training], lambda schedulers, seeds: play(schedulers[0], seeds))
+    return trained
 
 
-@dataclass
-class _Chosen:
-    """Chooses the version of a scheduler with the greatest mean sum of rewards on held-out seeds.
+def train_schedulers(trainings: Sequence[Training], play: PlayEach) -> list[Learned]:
+    """Trains several schedulers in lockstep: the runs that they need at a time are played by one call of `play`.
+
+    What is learned is the same as in one training after another, if `play` gives a run the same history in any company.
+    A training that needs fewer calls than others ends before them.
 
     Args:
-      play: the function that runs the workload.
-      objective: the reward.
-      seeds: the held-out seeds; without any, nothing is run.
+      trainings: the trainings.
+      play: the function that runs the workload once for each seed, under the scheduler at the same place.
+
+    Returns:
+      The trained schedulers, in the order of the trainings.
+
+    Raises:
+      ValueError: if a scheduler diverges, or `play` returns more or fewer histories than it was given seeds. A note of
+        an error within a training names its place and its seed.
     """
+    steps = [training.requests() for training in trainings]
+    trained: dict[int, Learned] = {}
+    answers: dict[int, Any] = dict.fromkeys(range(len(trainings)))  # None starts a training
+    while answers:
+        requests: dict[int, Request] = {}
+        for i, histories in answers.items():
+            try:
+                requests[i] = steps[i].send(histories)
+            except StopIteration as end:
+                trained[i] = end.value
+            except Exception as error:
+                error.add_note(f"in trainings[{i}], of {len(trainings)}, with seed={trainings[i].seed}")
+                raise
+        answers = dict(zip(requests, _answered([*requests.values()], play), strict=True))
+    return [trained[i] for i in range(len(trainings))]
 
-    play: Play
-    objective: Objective
-    seeds: Sequence[int]
-    best: Learned = field(init=False)
-    _most: float = field(default=-math.inf, init=False)
 
-    def offer(self, scheduler: Learned) -> float | None:
-        """Runs a version on the held-out seeds, and keeps it if it is the best so far; returns its mean."""
-        if not self.seeds:
-            return None
-        mean = float(np.mean([self.objective.rewards(history).sum() for history in self.play(scheduler, self.seeds)]))
-        if mean > self._most:
-            self._most, self.best = mean, scheduler
-        return mean
+def _answered(requests: Sequence[Request], play: PlayEach) -> list[Sequence[History]]:
+    """Plays the runs of all requests in one call; returns the histories of each request."""
+    if not requests:
+        return []
+    runs = [(request.scheduler, seed) for request in requests for seed in request.seeds]
+    histories = play([scheduler for scheduler, _ in runs], [seed for _, seed in runs])
+    if len(histories) != len(runs):
+        raise ValueError(f"play returned {len(histories)} histories for {len(runs)} seeds: return one for each seed")
+    ends = itertools.accumulate(len(request.seeds) for request in requests)
+    return [histories[end - len(request.seeds) : end] for request, end in zip(requests, ends, strict=True)]
 
 
 def learn(
@@ -305,14 +419,16 @@ def learn(
     # Runs differ in length: they are padded to a power of two, so that few shapes are compiled.
     length = 1 << (max(len(decisions) for _, decisions, _ in runs) - 1).bit_length()
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
+    static, numbers = _split(replace(ppo, discount=ppo.discount**hold))
     params, opt_state, metrics = _learned(
         scheduler.version,
         statistics.normaliser(),
         opt_state,
         trajectory,
         key,
+        numbers,
         policy=policy_for(scheduler.most),
-        ppo=replace(ppo, discount=ppo.discount**hold),
+        ppo=static,
     )
     learned = replace(scheduler, params=jax.tree.map(np.asarray, params), statistics=statistics)
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
@@ -357,6 +473,16 @@ def _padded(states: NDArray, decisions: NDArray, rewards: NDArray, *, length: in
     )
 
 
+#: The settings that `_learned` traces: trainings that differ in these alone share a compiled program.
+_TRACED = ("learning_rate", "discount", "lambda_", "clip", "value_coefficient", "entropy_coefficient")
+
+
+def _split(ppo: PPO) -> tuple[PPO, dict[str, Any]]:
+    """Returns the algorithm without its traced settings, and these. A learning rate that is a schedule stays."""
+    numbers = {name: getattr(ppo, name) for name in _TRACED if not callable(getattr(ppo, name))}
+    return replace(ppo, **{name: getattr(PPO, name) for name in numbers}), numbers
+
+
 @functools.partial(jax.jit, static_argnames=("policy", "ppo"))
 def _learned(
     version: PolicyVersion,
@@ -364,10 +490,13 @@ def _learned(
     opt_state: Tree,
     trajectory: Trajectory,
     key: jax.Array,
+    numbers: Mapping[str, Any],
     *,
     policy: Policy,
     ppo: PPO,
 ) -> tuple[Tree, Tree, dict[str, Any]]:
+    ppo = replace(ppo, **numbers)
+
     def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
         return policy.apply(PolicyVersion(params, normaliser), observation)
 

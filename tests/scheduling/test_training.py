@@ -19,9 +19,12 @@ from stellaris.scheduling.training import (
     History,
     Objective,
     Progress,
+    Training,
+    _learned,
     _states_and_decisions,
     learn,
     train_scheduler,
+    train_schedulers,
 )
 from stellaris.systems.history import rounds_of
 
@@ -329,3 +332,83 @@ def test_the_version_that_is_best_on_held_out_seeds() -> None:
     first = float(np.mean([EASY.rewards(history).sum() for history in Made()(START, range(900, 910))]))
     offered = {first: START} | {one.held_out: version for one, version in told if one.held_out is not None}
     assert best is offered[max(offered)] is not told[-1][1]
+
+
+class MadeForEach(Made):
+    """The same runs, with a scheduler for each; how many there were in each call."""
+
+    def __init__(self) -> None:
+        super().__init__(rounds=(3, 4))
+        self.counts: list[int] = []
+
+    def each(self, schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
+        self.counts.append(len(seeds))
+        return [self.run(scheduler, seed) for scheduler, seed in zip(schedulers, seeds, strict=True)]
+
+
+@pytest.mark.slow
+def test_trainings_in_lockstep() -> None:
+    """Learn bit for bit what each learns alone, and are told the same; one needs fewer calls than the others."""
+    told: list[tuple[int, Progress]] = []
+    trainings = [
+        Training(START, EASY, episodes=6, seed=7),
+        Training(START, replace(EASY, minimise="cost"), episodes=4, seed=7, held_out=(900, 901), every=1),
+        Training(replace(START, hold=2), EASY, episodes=3, together=2, seed=30),
+    ]
+    trainings = [
+        replace(one, on_progress=lambda progress, _, i=i: told.append((i, progress))) for i, one in enumerate(trainings)
+    ]
+    made = MadeForEach()
+    together = train_schedulers(trainings, made.each)
+    # Held-out runs come before the first update and after each. The third training's last update has one run.
+    assert made.counts == [2 + 2 + 2, 2 + 2 + 1, 2 + 2, 2, 2]
+    lockstep, told[:] = sorted(told, key=lambda one: one[0]), []
+    alone = [train_schedulers([one], MadeForEach().each)[0] for one in trainings]
+    assert [digest(one) for one in together] == [digest(one) for one in alone]
+    assert len({digest(one) for one in together}) == 3
+    assert lockstep == told
+    by_name = train_scheduler(START, MadeForEach(), EASY, episodes=6, seed=7)
+    assert digest(by_name) == digest(together[0])
+
+
+def test_an_error_in_one_of_several_trainings() -> None:
+    """Names its place and its seed; an error of `play` belongs to none."""
+    trainings = [Training(START, EASY, episodes=1, together=1, seed=seed) for seed in (3, 5)]
+    with pytest.raises(ValueError, match="lacks a complete round") as raised:
+        train_schedulers(trainings[1:], lambda schedulers, seeds: [[] for _ in seeds])
+    assert raised.value.__notes__ == ["in trainings[0], of 1, with seed=5"]
+
+    def fails(schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
+        raise OSError("no machine")
+
+    with pytest.raises(OSError, match="no machine") as unnamed:
+        train_schedulers(trainings, fails)
+    assert not hasattr(unnamed.value, "__notes__")
+    with pytest.raises(ValueError, match="play returned 1 histories for 2 seeds"):
+        train_schedulers(trainings, lambda schedulers, seeds: [[]])
+    assert train_schedulers([], fails) == []
+
+
+@pytest.mark.parametrize("name", ["episodes", "together", "every"])
+def test_numbers_of_a_training(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
+        Training(START, EASY, **{name: 0})
+
+
+@pytest.mark.slow
+def test_settings_that_share_a_program() -> None:
+    """Each changes what is learned, without another compilation."""
+    (history,) = Made()(START, [0])
+
+    def learned(**changed: float) -> str:
+        ppo = replace(SCHEDULER_PPO, **changed)
+        return digest(learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, ppo=ppo, key=jax.random.key(0))[0])
+
+    first, compiled = learned(), _learned._cache_size()
+    others = [
+        learned(**{name: 0.1 * getattr(SCHEDULER_PPO, name)})
+        for name in ("learning_rate", "discount", "lambda_", "clip", "value_coefficient", "entropy_coefficient")
+    ]
+    assert len({first, *others}) == 7
+    assert _learned._cache_size() == compiled
+    assert learned() == first

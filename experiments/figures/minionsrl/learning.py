@@ -1,59 +1,39 @@
 """Trains schedulers on compiled rounds, in several ways, and compares them with the best fixed number and a surface."""
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from experiments.figures.minionsrl import ceiling
 from experiments.figures.minionsrl.ceiling import Schedule
+from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of
+from experiments.figures.minionsrl.ways import WAYS, Way, described, drawn, settings
 from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance
-from experiments.toolkit.statistics import estimate
-from stellaris import PPO
 from stellaris.lab import Played, Rounds
+from stellaris.lab.rounds import Decider
 from stellaris.scheduling import Learned
-from stellaris.scheduling.training import AUTHORS_PPO, SCHEDULER_PPO, Objective, Progress, train_scheduler
+from stellaris.scheduling.training import History, Objective, Progress, Training, train_schedulers
 from stellaris.types import NDArray
 
 DESCRIPTION = "schedulers trained in several ways, against the best fixed number of actors and a fitted surface"
 
-Minimise = Literal["time", "cost"]
-#: Number of rounds above that of any run: the first decision holds for the whole run.
-WHOLE = 2**20
-#: Seeds of the runs on which results are reported, of the runs that choose a version, and of the first training run.
-REPORTED, HELD_OUT, TRAINING = range(20, 40), range(500, 508), 1000
+OBJECTIVES: Sequence[Minimise] = ("cost", "time")
+#: Seeds of the runs on which results are reported, and of the runs that choose a version and a setting.
+REPORTED, HELD_OUT = range(20, 40), range(500, 508)
+#: The runs of training `i` have the seeds from `TRAINING * (i + 1)` on. The settings of the search have the trainings
+#: from `SEARCH` on, so that the chosen one is trained anew on other runs.
+TRAINING, SEARCH = 1000, 1000
 #: The budget of a run in USD, which seldom ends a run: three times the median cost of runs with all actors on eight
 #: seeds.
 BUDGETS = {"tuned": 3 * 0.0051, "authors": 3 * 0.0177, "authors-0.003": 3 * 0.0162}
 #: The round after which schedules of the surface change from the first number of actors to the second.
 CHANGE = 8
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way to train a scheduler."""
-
-    ppo: PPO
-    hold: int = 1
-    together: int = 2
-    failure: float | None = 1.0
-    normalise: bool = True
-    held_out: bool = True
-
-
-_BEFORE = replace(SCHEDULER_PPO, lambda_=1.0)
-WAYS: Mapping[str, Way] = {
-    "one run, one epoch, raw states": Way(AUTHORS_PPO, together=1, failure=None, normalise=False, held_out=False),
-    "four runs, lambda 1": Way(_BEFORE, together=4, failure=None, held_out=False),
-    "two runs, lambda 0.85": Way(SCHEDULER_PPO),
-    "held for five rounds": Way(SCHEDULER_PPO, hold=5),
-    "held for the run": Way(SCHEDULER_PPO, hold=WHOLE, together=8),
-}
-_SURFACE, _ALL = "a quadratic surface", "all actors"
 
 
 @dataclass(frozen=True)
@@ -63,47 +43,99 @@ class Preset:
     ceiling: ceiling.Preset
     episodes: int
     seeds: int  #: number of trainings.
+    searched: int  #: number of settings that the search tries.
     reported: Sequence[int] = REPORTED
     held_out: Sequence[int] = HELD_OUT
     fixed: Sequence[int] = (4, 8, 12, 16, 20, 24, 28)
 
 
-PRESETS: Mapping[str, Preset] = {
-    "smoke": Preset(ceiling.PRESETS["smoke"], episodes=8, seeds=1, reported=range(20, 22), held_out=(500,), fixed=(4,)),
-    "small": Preset(ceiling.PRESETS["small"], episodes=100, seeds=2),
+_FEW: Any = {"reported": range(20, 22), "held_out": (500,), "fixed": (4,)}
+PRESETS: dict[str, Preset] = {
+    "smoke": Preset(ceiling.PRESETS["smoke"], episodes=8, seeds=1, searched=2, **_FEW),
+    "small": Preset(ceiling.PRESETS["small"], episodes=100, seeds=2, searched=24),
 }
 
 
-def rounds(preset: Preset, testbed: str) -> Rounds:
+@dataclass(frozen=True)
+class Bench:
+    """A testbed on which many runs are played by one call."""
+
+    of: Rounds
+    block: int | None = None  #: most runs at a time.
+
+    def play(self, deciders: Sequence[Decider], seeds: Sequence[int]) -> list[Played]:
+        """Plays one run for each seed under each of the schedulers; returns the runs of each."""
+        each = [decider for decider in deciders for _ in seeds]
+        played = self.of.play(each, [*seeds] * len(deciders), block=self.block)
+        return parts(played, len(deciders))
+
+    def histories(self, schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
+        """Plays one run for each seed, under the scheduler at the same place."""
+        began = time.perf_counter()
+        played = self.of.play(schedulers, seeds, block=self.block)
+        print(f"  {len(seeds)} runs in {time.perf_counter() - began:.1f} s", flush=True)
+        return [played.history(run) for run in range(len(seeds))]
+
+
+def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
     """Returns the compiled rounds of a testbed, with its budget of cost."""
     of = ceiling.rounds(preset.ceiling, *ceiling.testbeds()[testbed])
-    return replace(of, budget=replace(of.budget, cost=BUDGETS[testbed]))
-
-
-def objective(of: Rounds, minimise: Minimise, failure: float | None) -> Objective:
-    """Returns the objective of a training."""
-    sheet, budget = of.prices[0].name, of.budget
-    return Objective(budget.target_return, budget.cost, sheet, budget.window, minimise=minimise, failure=failure)
+    return Bench(replace(of, budget=replace(of.budget, cost=BUDGETS[testbed])), block)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def trained(
-    of: Rounds, way: Way, minimise: Minimise, *, preset: Preset, seed: int
-) -> tuple[Learned, Learned, list[dict[str, Any]]]:
-    """Trains a scheduler; returns it, the version with the best training run, and a row for every update."""
-    start = Learned.untrained(most=of.workload.actors, seed=seed, hold=way.hold)
-    playing, best, most = start, start, -np.inf
-    rows: list[dict[str, Any]] = []
+@dataclass
+class Trained:
+    """A training by one of the ways, and what became of it."""
 
-    def on_progress(progress: Progress, scheduler: Learned) -> None:
-        nonlocal playing, best, most
-        if max(progress.rewards) > most:
-            best, most = playing, max(progress.rewards)
-        playing = scheduler
-        rows.append(
+    name: str
+    way: Way
+    minimise: Minimise
+    seed: int
+    scheduler: Learned = field(init=False)  #: the newest version; at the end the one that training returns.
+    best: Learned = field(init=False)  #: the version with the best training run.
+    rows: list[Row] = field(default_factory=list)  #: one for each update.
+    _most: float = -np.inf
+
+    @property
+    def labels(self) -> Row:
+        """The first columns of its rows."""
+        return {"minimise": self.minimise, "seed": self.seed}
+
+    @property
+    def held_out(self) -> float:
+        """The greatest mean sum of rewards of its versions on the held-out seeds; the untrained one does not count."""
+        return max(float(row["held_out"]) for row in self.rows if row["held_out"] is not None)
+
+    def training(self, of: Rounds, preset: Preset) -> Training:
+        """Returns the training; its progress goes into the rows."""
+        way, sheet, budget = self.way, of.prices[0].name, of.budget
+        self.scheduler = self.best = Learned.untrained(most=of.workload.actors, seed=self.seed, hold=way.hold)
+        return Training(
+            self.scheduler,
+            Objective(
+                budget.target_return, budget.cost, sheet, budget.window, minimise=self.minimise, failure=way.failure
+            ),
+            episodes=preset.episodes,
+            together=way.together,
+            ppo=way.ppo,
+            seed=TRAINING * (self.seed + 1),
+            normalise=way.normalise,
+            held_out=preset.held_out if way.held_out else (),
+            every=way.every(preset.episodes),
+            on_progress=self._on_progress,
+        )
+
+    def _on_progress(self, progress: Progress, scheduler: Learned) -> None:
+        if max(progress.rewards) > self._most:
+            self.best, self._most = self.scheduler, max(progress.rewards)
+        self.scheduler = scheduler
+        self.rows.append(
             {
+                **self.labels,
+                "way": self.name,
                 "episodes": progress.episodes,
                 "reward": float(np.mean(progress.rewards)),
                 "reached": sum(progress.reached),
@@ -111,39 +143,69 @@ def trained(
                 "held_out": progress.held_out,
             }
         )
-        print(f"  {rows[-1]}", flush=True)
 
-    last = train_scheduler(
-        start,
-        of.histories,
-        objective(of, minimise, way.failure),
-        episodes=preset.episodes,
-        together=way.together,
-        ppo=way.ppo,
-        seed=TRAINING * (seed + 1),
-        normalise=way.normalise,
-        held_out=preset.held_out if way.held_out else (),
-        every=max(1, preset.episodes // (4 * way.together)),
-        on_progress=on_progress,
-    )
-    return last, best, rows
+
+def train(on: Bench, preset: Preset, several: Sequence[Trained]) -> None:
+    """Trains all of them in lockstep."""
+    print(f"{len(several)} trainings", flush=True)
+    for one, last in zip(
+        several, train_schedulers([one.training(on.of, preset) for one in several], on.histories), strict=True
+    ):
+        one.scheduler = last
+
+
+def chosen(settings_tried: Sequence[Trained], minimise: Minimise) -> Trained:
+    """Returns the training of the search that did best on the held-out seeds."""
+    return max((one for one in settings_tried if one.minimise == minimise), key=lambda one: one.held_out)
+
+
+def search_rows(settings_tried: Sequence[Trained]) -> list[Row]:
+    """Returns a row for each setting and objective of the search."""
+    return [
+        {
+            **one.labels,
+            **settings(one.way),
+            "held_out": one.held_out,
+            "held_out_last": one.rows[-1]["held_out"],
+            "entropy": one.rows[-1]["entropy"],
+            "chosen": one is chosen(settings_tried, one.minimise),
+        }
+        for one in settings_tried
+    ]
 
 
 # ---- the surface -----------------------------------------------------------------------------------------------------
 
 
-def fitted(of: Rounds, minimise: Minimise, *, preset: Preset, seed: int) -> Schedule:
-    """Fits a quadratic surface to runs of random schedules of two levels, and returns the schedule at its optimum.
+def surfaces(on: Bench, preset: Preset) -> Iterator[tuple[Minimise, int, Schedule]]:
+    """Fits a quadratic surface to runs of random schedules of two levels; yields the schedule at each optimum."""
+    most, seeds = on.of.workload.actors, range(preset.seeds)
+    numbers = [_numbers(most, preset.episodes, seed) for seed in seeds]
+    each = [[first] * CHANGE + [then] for these in numbers for first, then in these.tolist()]
+    runs = [TRAINING * (seed + 1) + i for seed in seeds for i in range(preset.episodes)]
+    played = parts(on.of.play(each, runs, block=on.block), len(seeds))
+    for seed in seeds:
+        for minimise in OBJECTIVES:
+            yield minimise, seed, fitted(numbers[seed], outcome(played[seed], minimise), most)
 
-    The surface is the logarithm of a run's time or cost, over the logarithms of both numbers of actors. Runs that miss
-    the target count as three times the worst of the others.
+
+def _numbers(most: int, count: int, seed: int) -> NDArray:
+    """Draws the first and the second number of actors of random schedules, `[count, 2]`."""
+    return np.rint(np.exp(np.random.default_rng(seed).uniform(0.0, np.log(most), (count, 2)))).astype(int)
+
+
+def fitted(numbers: NDArray, spent: NDArray, most: int) -> Schedule:
+    """Returns the schedule at the optimum of a surface: the logarithm of what is spent over those of both numbers.
+
+    Runs that miss the target count as three times the worst of the others.
+
+    Raises:
+      ValueError: if no run has reached the target.
     """
-    most = of.workload.actors
-    draws = np.random.default_rng(seed).uniform(0.0, np.log(most), (preset.episodes, 2))
-    numbers = np.rint(np.exp(draws)).astype(int)
-    seeds = [TRAINING * (seed + 1) + i for i in range(len(numbers))]
-    spent = outcome(of.play([[first] * CHANGE + [then] for first, then in numbers.tolist()], seeds), minimise)
-    spent = np.where(np.isfinite(spent), spent, 3 * spent[np.isfinite(spent)].max())
+    finite = np.isfinite(spent)
+    if not finite.any():
+        raise ValueError(f"none of {len(spent)} random schedules has reached the target: no surface can be fitted")
+    spent = np.where(finite, spent, 3 * spent[finite].max())
     weights = np.linalg.lstsq(_terms(np.log(numbers)), np.log(spent), rcond=None)[0]
     grid = np.stack(np.meshgrid(np.arange(1, most + 1), np.arange(1, most + 1), indexing="ij"), axis=-1).reshape(-1, 2)
     first, then = grid[np.argmin(_terms(np.log(grid)) @ weights)].tolist()
@@ -159,47 +221,83 @@ def _terms(x: NDArray) -> NDArray:
 # ---- results ---------------------------------------------------------------------------------------------------------
 
 
-def outcome(played: Played, minimise: Minimise) -> NDArray:
-    """Returns the seconds or the USD of each run; infinite if it missed the target."""
-    spent = played.last("seconds") if minimise == "time" else played.last("costs")[:, 0]
-    return np.where(played.reached, spent, np.inf)
+@dataclass(frozen=True)
+class Report:
+    """Runs schedulers on the reported seeds, and compares them with the references."""
+
+    on: Bench
+    preset: Preset
+    references: References
+
+    @staticmethod
+    def of(on: Bench, preset: Preset) -> "Report":
+        """Plays the references."""
+        everyone, *fixed = on.play([[number] for number in (on.of.workload.actors, *preset.fixed)], preset.reported)
+        return Report(on, preset, References(everyone, fixed))
+
+    def first(self) -> list[Row]:
+        """Returns the rows of the references."""
+        everyone, fixed = self.references
+        names = ["all actors", *(f"always {number}" for number in self.preset.fixed)]
+        return [
+            {"minimise": "", "seed": "", **row_of(name, played, everyone)}
+            for name, played in zip(names, (everyone, *fixed), strict=True)
+        ]
+
+    def rows(self, several: Sequence[tuple[Row, str, Decider]]) -> list[Row]:
+        """Plays schedulers, each given with its labels and its name; returns their rows."""
+        played = self.on.play([decider for *_, decider in several], self.preset.reported)
+        return [
+            {
+                **labels,
+                **row_of(name, runs, self.references.everyone),
+                **closed(runs, self.references, labels["minimise"]),
+            }
+            for (labels, name, _), runs in zip(several, played, strict=True)
+        ]
+
+    def surfaces(self) -> list[Row]:
+        """Returns the rows of the surfaces' schedules."""
+        return self.rows(
+            [
+                (
+                    {"minimise": minimise, "seed": seed},
+                    f"a quadratic surface: {schedule.first}, then {schedule.then}",
+                    schedule.numbers,
+                )
+                for minimise, seed, schedule in surfaces(self.on, self.preset)
+            ]
+        )
+
+    def trained(self, several: Sequence[Trained]) -> list[Row]:
+        """Returns two rows for each training: its scheduler, and the version with the best training run."""
+        pairs = [((one.name, one.scheduler), (f"{one.name}: of the best training run", one.best)) for one in several]
+        return self.rows([(one.labels, *version) for one, pair in zip(several, pairs, strict=True) for version in pair])
 
 
-def row_of(name: str, played: Played, everyone: Played) -> dict[str, Any]:
-    """Returns the outcome of runs, relative to runs with all actors on the same seeds; failed pairs are left out."""
-    actors = [float(np.mean(played.rows.actors[i, :n])) for i, n in enumerate(played.rounds)]
-    row: dict[str, Any] = {"way": name, "reached": int(played.reached.sum()), "runs": len(actors)}
-    row["actors"] = float(np.mean(actors))
-    for minimise in ("time", "cost"):
-        own, all_ = outcome(played, minimise), outcome(everyone, minimise)
-        both = np.isfinite(own) & np.isfinite(all_)
-        if both.any():
-            found = estimate((own[both] / all_[both]).tolist())
-            row |= {minimise: found.middle, f"{minimise}_low": found.low, f"{minimise}_high": found.high}
-    return row
-
-
-def compared(preset: Preset, testbed: str, ways: Sequence[str]) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    """Yields a row for every scheduler, with the rows of its training."""
-    of = rounds(preset, testbed)
-    everyone = of.play([of.workload.actors] * len(preset.reported), preset.reported)
-    yield {"minimise": "", "seed": "", **row_of(_ALL, everyone, everyone)}, []
-    for number in preset.fixed:
-        played = of.play([number] * len(preset.reported), preset.reported)
-        yield {"minimise": "", "seed": "", **row_of(f"always {number}", played, everyone)}, []
-    for seed in range(preset.seeds):
-        for minimise in ("cost", "time"):
-            same = {"minimise": minimise, "seed": seed}
-            schedule = fitted(of, minimise, preset=preset, seed=seed)
-            played = of.play([schedule.numbers] * len(preset.reported), preset.reported)
-            yield {**same, **row_of(f"{_SURFACE}: {schedule.first}, then {schedule.then}", played, everyone)}, []
-            for name in ways:
-                print(f"{testbed}, {minimise}, {name}, training {seed}", flush=True)
-                last, best, rows = trained(of, WAYS[name], minimise, preset=preset, seed=seed)
-                training = [{**same, "way": name, **row} for row in rows]
-                yield {**same, **row_of(name, of.play(last, preset.reported), everyone)}, training
-                played = of.play(best, preset.reported)
-                yield {**same, **row_of(f"{name}: of the best training run", played, everyone)}, []
+def compared(on: Bench, preset: Preset, ways: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
+    """Yields rows, each time with the name of their table: all that is known without training, and then the rest."""
+    report = Report.of(on, preset)
+    yield "schedulers", report.first()
+    yield "schedulers", report.surfaces()
+    both = [(minimise, seed) for seed in range(preset.seeds) for minimise in OBJECTIVES]
+    own = [Trained(name, WAYS[name], *of) for of in both for name in ways]
+    tried = [
+        Trained("", way, minimise, SEARCH + i)
+        for i, way in enumerate(drawn(preset.searched))
+        for minimise in OBJECTIVES
+    ]
+    train(on, preset, [*own, *tried])
+    yield "training", [row for one in own for row in one.rows]
+    yield "search", search_rows(tried)
+    yield "schedulers", report.trained(own)
+    best = {minimise: chosen(tried, minimise).way for minimise in OBJECTIVES}
+    anew = [
+        Trained(f"searched: {described(best[minimise])}", best[minimise], minimise, seed) for minimise, seed in both
+    ]
+    train(on, preset, anew)
+    yield "training", [row for one in anew for row in one.rows]
+    yield "schedulers", report.trained(anew)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,23 +306,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=["authors", "tuned"], help="the testbeds")
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
+    add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes a table of the schedulers and one of their training for each testbed, after every scheduler."""
+    """Writes tables of the schedulers, of their training and of the search for each testbed, as soon as rows exist."""
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for testbed in arguments.testbeds:
-        rows: list[dict[str, Any]] = []
-        training: list[dict[str, Any]] = []
+        print(testbed, flush=True)
+        tables: dict[str, list[Any]] = {}
         provenance.write(out / f"provenance_{testbed}.json", code_version(), preset=repr(preset))
-        for row, updates in compared(preset, testbed, arguments.ways):
-            print(row, flush=True)
-            rows.append(row)
-            training += updates
-            output.write_rows(out / f"schedulers_{testbed}.csv", rows)
-            if training:
-                output.write_rows(out / f"training_{testbed}.csv", training)
+        for table, rows in compared(bench(preset, testbed, arguments.block), preset, arguments.ways):
+            tables.setdefault(table, []).extend(rows)
+            output.write_rows(out / f"{table}_{testbed}.csv", tables[table])
+            if table == "schedulers":
+                print(*rows, sep="\n", flush=True)
     return 0
