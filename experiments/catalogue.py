@@ -155,6 +155,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "2", "small": "240"},
         kind="figure",
     ),
+    "minionsrl-numbers": Entry(
+        "figures.minionsrl.numbers",
+        f"{MINIONSRL}, the same gap on the event loop",
+        {"smoke": "2", "small": "600"},
+        kind="study",
+    ),
     "minionsrl-learning": Entry(
         "figures.minionsrl.learning",
         f"{MINIONSRL}, ways to train the scheduler",

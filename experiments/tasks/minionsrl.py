@@ -1,19 +1,19 @@
 """MinionsRL's testbed, prices and workloads, and the systems compared on them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from experiments.tasks import presets, testbed, testbeds
 from experiments.tasks.presets import Contender
 from experiments.toolkit import shell
-from stellaris import PPO
+from stellaris import PPO, ActorCritic
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, Transfer
 from stellaris.runtime.costs import prices
 from stellaris.scheduling import Adapt, Learned, Maximum, Scheduler
 from stellaris.scheduling.training import Objective
-from stellaris.systems import Budget, CircularReplay, MinionsRL, Synchronous, System, Workload
+from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, System, Workload
 
 #: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".
 ACTORS = 32
@@ -37,15 +37,28 @@ class Task:
     target: float  #: the mean return to reach, the paper's J.
     budget: float  #: the most USD to spend, the paper's B.
     steps: int  #: the most steps of a run.
+    functions: Mapping[str, FunctionSpec] = field(default_factory=lambda: functions())  #: the deployment.
+    evaluation: Evaluation | None = None  #: tests the target; otherwise the mean of the last episodes does.
 
     @property
     def limits(self) -> Budget:
-        """The limits of a run; its target return is a mean over the last `ACTORS` episodes."""
-        return Budget(steps=self.steps, cost=self.budget, target_return=self.target, window=ACTORS)
+        """The limits of a run; without evaluations the target is a mean over the last `ACTORS` episodes."""
+        budget = Budget(steps=self.steps, cost=self.budget, window=ACTORS)
+        if self.evaluation is None:
+            return replace(budget, target_return=self.target)
+        return replace(budget, target_evaluation=self.target)
 
-    def objective(self, minimise: Literal["time", "cost"] = "time") -> Objective:
+    def objective(self, minimise: Literal["time", "cost"] = "time", *, failure: float | None = 1.0) -> Objective:
         """Returns the objective for which a scheduler is trained; its rewards are computed from this objective."""
-        return Objective(self.target, self.budget, sheet="pay_per_use", window=ACTORS, minimise=minimise, failure=1.0)
+        return Objective(
+            self.target,
+            self.budget,
+            sheet="pay_per_use",
+            window=ACTORS,
+            minimise=minimise,
+            failure=failure,
+            evaluated=self.evaluation is not None,
+        )
 
 
 #: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, because the paper
@@ -97,6 +110,73 @@ def paper(environment: str) -> Task:
     fragment = PAPERS_FRAGMENT_ATARI if environment in presets.ATARI else PAPERS_FRAGMENT
     workload = replace(presets.workload(environment), actors=ACTORS, fragment=fragment)
     return replace(task(environment), workload=workload, ppo=ppo, steps=20_000_000)
+
+
+# ---- the learner of the authors' code ---------------------------------------------------------------------------
+
+#: Gradients of a round, each on the whole batch. Source: the code of MinionsRL's authors, whose minibatch is the batch.
+GRADIENTS = 30
+#: Learning rate of the workload. Source: MinionsRL (AAAI 2024), Table 1.
+AS_PUBLISHED = 5e-5
+#: Learning rates of the testbeds. The published one needs more rounds on MuJoCo than we can afford. Those of MuJoCo are
+#: the faster of 0.0003 and 0.001, with fragments of 128 steps, for runs with all actors, by the median time to the
+#: target on the seeds 100 and 101.
+RATES: Mapping[str, Sequence[float]] = {
+    "CartPole-v1": (AS_PUBLISHED, 0.001),
+    "Hopper-v4": (0.0003,),
+    "HalfCheetah-v4": (0.0003,),
+}
+#: Budgets in USD, by environment and testbed, of runs under a learned scheduler, which observes the money left. They
+#: seldom end a run: about twice the median cost of runs with all actors on two to four seeds from 100 on; on MuJoCo
+#: with fragments of 128 steps.
+BUDGETS: Mapping[tuple[str, str], float] = {
+    ("CartPole-v1", "tuned"): 0.01,
+    ("CartPole-v1", "authors"): 0.08,
+    ("CartPole-v1", "authors-0.001"): 0.018,
+    ("Hopper-v4", "authors-0.0003"): 0.125,
+    ("HalfCheetah-v4", "authors-0.0003"): 0.14,
+}
+#: Seconds of a gradient on the whole batch. Assumption: slightly more than of one on a minibatch.
+WHOLE_GRADIENT = 0.013
+#: The most steps of a run. CartPole needs about 60,000 to its target; a run that needs more than this has failed.
+STEPS = 400_000
+
+
+def testbeds_of(environment: str) -> dict[str, Task]:
+    """Returns the tasks on which schedulers are compared: the tuned one, and the authors' learner at several rates.
+
+    With the tuned settings, the number of gradients grows with the samples. The authors' learner computes as many in
+    every round, and an evaluation tests the target after each round. Runs have no budget of cost.
+    """
+    tuned = replace(task(environment), budget=float("inf"), steps=STEPS)
+    tuned = replace(tuned, workload=replace(tuned.workload, policy=ActorCritic(hidden=(64, 64), scaling_discount=0.99)))
+    authors = {
+        "authors" if rate == AS_PUBLISHED else f"authors-{rate:g}": _authors(tuned, rate) for rate in RATES[environment]
+    }
+    return {"tuned": tuned, **authors}
+
+
+def _authors(tuned: Task, learning_rate: float) -> Task:
+    """Returns a task with the learner, the settings and the test of the target of the authors' code.
+
+    On MuJoCo an actor's fragment has the paper's 2,048 steps. CartPole would need few rounds of 2,048 steps, so that
+    its fragments have 128 steps that take as long; if all actors sample, they have three quarters of a round's cost.
+    """
+    fragment = FRAGMENT if tuned.workload.environment == "CartPole-v1" else PAPERS_FRAGMENT
+    step = testbed.ENVIRONMENT_STEP * PAPERS_FRAGMENT / fragment
+    ppo = replace(presets.demo_ppo(ACTORS * fragment, epochs=GRADIENTS), learning_rate=learning_rate)
+    deployed = {
+        "actor": replace(tuned.functions["actor"], compute=testbed.ASSUMED.varying(step)),
+        "learner": replace(tuned.functions["learner"], compute=testbed.ASSUMED.varying(WHOLE_GRADIENT)),
+    }
+    return replace(
+        tuned,
+        workload=replace(tuned.workload, fragment=fragment),
+        ppo=ppo,
+        functions=deployed,
+        steps=STEPS * fragment // FRAGMENT,
+        evaluation=Evaluation(every=1, episodes=10),
+    )
 
 
 # ---- the testbed ------------------------------------------------------------------------------------------------
@@ -169,11 +249,18 @@ _STYLES = {
 }
 
 
-def minions(name: str, scheduler: Scheduler, ppo: PPO, *, prewarmed: bool = True) -> Contender:
-    """Returns MinionsRL with a scheduler."""
+def minions(
+    name: str,
+    scheduler: Scheduler,
+    ppo: PPO,
+    *,
+    prewarmed: bool = True,
+    deployed: Mapping[str, FunctionSpec] | None = None,
+) -> Contender:
+    """Returns MinionsRL with a scheduler, by default on the functions of the testbed."""
     colour, line = _STYLES.get(name, _STYLES[LEARNED])
     system = MinionsRL(ppo, scheduler, prewarm=prewarmed)
-    return Contender(name, system, functions(prewarmed=prewarmed), serverless_prices(), colour, line)
+    return Contender(name, system, deployed or functions(prewarmed=prewarmed), serverless_prices(), colour, line)
 
 
 def contenders(environment: str, of: Task) -> list[Contender]:

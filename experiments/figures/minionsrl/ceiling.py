@@ -3,37 +3,30 @@
 import argparse
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from experiments.study.cells import code_version
-from experiments.tasks import minionsrl, testbed
+from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, plots, provenance
 from experiments.toolkit.statistics import Estimate, estimate
-from stellaris import PPO, ActorCritic
+from stellaris import ActorCritic
 from stellaris.lab import CartPole, Rounds
-from stellaris.runtime import FunctionSpec
-from stellaris.systems import Budget, Workload
+from stellaris.scheduling import State
 from stellaris.types import NDArray
 
 DESCRIPTION = "the best fixed number of actors against schedules of two levels, by time and by cost"
 
-#: The most steps of a run; CartPole needs about 60,000. A run that needs more has failed.
-STEPS = 400_000
-#: The authors' learner: gradients in each round, each on the whole batch. Source: the code of MinionsRL's authors.
-GRADIENTS = 30
-#: Seconds of such a gradient, and of a step. Assumption: a fragment of 128 steps takes as long as the paper's 2,048
-#: steps of a millisecond, because CartPole would need few rounds of 2,048 steps; actors then have three quarters of a
-#: round's cost, if all sample.
-WHOLE_GRADIENT = 0.013
-LONG_STEP = testbed.ENVIRONMENT_STEP * minionsrl.PAPERS_FRAGMENT / minionsrl.FRAGMENT
+ENVIRONMENT = "CartPole-v1"
 
 
-class Schedule(NamedTuple):
-    """`first` actors until a round, `then` others; a fixed number if both are equal."""
+@dataclass(frozen=True)
+class Schedule:
+    """A scheduler: `first` actors until a round, `then` others; a fixed number if both are equal."""
 
     first: int
     then: int
@@ -43,6 +36,14 @@ class Schedule(NamedTuple):
     def numbers(self) -> Sequence[int]:
         """The number of actors in each round; the last number also holds later."""
         return [self.first] * self.change + [self.then]
+
+    def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
+        """Returns the number of actors of the round."""
+        del most, key
+        return self.numbers[min(len(states), len(self.numbers)) - 1]
+
+    def __str__(self) -> str:
+        return f"{self.first}, then {self.then} from round {self.change + 1}" if self.change else f"{self.then}"
 
 
 @dataclass(frozen=True)
@@ -65,40 +66,34 @@ class Preset:
 
 
 _LEVELS, _CHANGES = (2, 4, 8, 12, 16, 24, 32), (2, 4, 8, 16, 32)
-_TARGET = minionsrl.GOALS["CartPole-v1"][0]
+_TARGET = minionsrl.GOALS[ENVIRONMENT][0]
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset((2, 4), (2, 4), (2,), seeds=2, target=22.0, hidden=(8,)),
     "small": Preset(tuple(range(1, minionsrl.ACTORS + 1)), _LEVELS, _CHANGES, seeds=20, target=_TARGET),
 }
 
 
-def testbeds() -> Mapping[str, tuple[PPO, Mapping[str, FunctionSpec]]]:
-    """Returns the learner and the deployment of each testbed.
-
-    With the tuned settings, the number of gradients grows with the samples. The authors' learner computes equally many
-    in every round, here at two learning rates. With four seeds and a learning rate of 0.003, 32 actors needed fewer
-    rounds than 16 (10 against 16); at 0.001 they did not (17 each).
-    """
-    ppo, functions = minionsrl.task("CartPole-v1").ppo, minionsrl.functions()
-    whole = replace(ppo, epochs=GRADIENTS, minibatch_size=minionsrl.ACTORS * minionsrl.FRAGMENT)
-    long = {
-        "actor": replace(functions["actor"], compute=testbed.ASSUMED.varying(LONG_STEP)),
-        "learner": replace(functions["learner"], compute=testbed.ASSUMED.varying(WHOLE_GRADIENT)),
-    }
-    return {
-        "tuned": (ppo, functions),
-        "authors": (replace(whole, learning_rate=0.001), long),
-        "authors-0.003": (replace(whole, learning_rate=0.003), long),
-    }
+def testbeds() -> Mapping[str, minionsrl.Task]:
+    """Returns the testbeds of CartPole."""
+    return minionsrl.testbeds_of(ENVIRONMENT)
 
 
-def rounds(preset: Preset, ppo: PPO, functions: Mapping[str, FunctionSpec]) -> Rounds:
-    """Returns the compiled rounds of a testbed."""
+def rounds(preset: Preset, task: minionsrl.Task) -> Rounds:
+    """Returns the compiled rounds of a testbed, with CartPole written in JAX."""
     policy = ActorCritic(hidden=preset.hidden, scaling_discount=0.99)
-    workload = Workload(CartPole(), policy, actors=minionsrl.ACTORS, fragment=minionsrl.FRAGMENT)
-    budget = Budget(steps=STEPS, target_return=preset.target, window=minionsrl.ACTORS)
-    most = -(-STEPS // minionsrl.FRAGMENT)
-    return Rounds(workload, ppo, functions, minionsrl.serverless_prices(), budget=budget, most=most, prewarm=True)
+    workload = replace(task.workload, environment=CartPole(), policy=policy)
+    limits = replace(task, target=preset.target).limits
+    most = -(-task.steps // workload.fragment)
+    return Rounds(
+        workload,
+        task.ppo,
+        task.functions,
+        minionsrl.serverless_prices(),
+        budget=limits,
+        most=most,
+        prewarm=True,
+        evaluation=task.evaluation,
+    )
 
 
 class Runs(NamedTuple):
@@ -110,8 +105,10 @@ class Runs(NamedTuple):
     steps: NDArray
 
 
-#: The quantities that the best schedules minimise: columns of `Runs`.
-OBJECTIVES = ("seconds", "cost")
+#: What the best schedules minimise, with the column of `Runs`. At equal time, schedules compete whose median time is at
+#: most `LONGER` times that of all actors.
+OBJECTIVES = {"time": "seconds", "cost": "cost", "cost at equal time": "cost"}
+LONGER = 1.05
 
 
 def measured(
@@ -125,31 +122,42 @@ def measured(
     return {schedule: Runs(*(table[i] for table in tables)) for i, schedule in enumerate(schedules)}
 
 
-def best(runs: Mapping[Schedule, Runs], objective: str, *, fixed: bool) -> Schedule:
-    """Returns the schedule with the least median; failed runs count as infinite."""
+def best(runs: Mapping[Schedule, Runs], objective: str, *, fixed: bool) -> Schedule | None:
+    """Returns the schedule with the least median, or None if none competes; failed runs count as infinite."""
+    medians = {schedule: (float(np.median(of.seconds)), float(np.median(of.cost))) for schedule, of in runs.items()}
     own = [schedule for schedule in runs if (schedule.change == 0) == fixed]
-    return min(own, key=lambda schedule: float(np.median(getattr(runs[schedule], objective))))
+    if objective == "cost at equal time":
+        own = [schedule for schedule in own if medians[schedule][0] <= LONGER * medians[everyone(runs)][0]]
+    place = Runs._fields.index(OBJECTIVES[objective])
+    return min(own, key=lambda schedule: medians[schedule][place], default=None)
 
 
-def compared(of: Rounds, runs: Mapping[Schedule, Runs], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each objective: the best schedules of both kinds, on seeds on which they were not chosen."""
-    for objective in OBJECTIVES:
-        number, schedule = (best(runs, objective, fixed=fixed) for fixed in (True, False))
-        several = (number, schedule, Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0))
-        fresh = measured(of, several, seeds)
-        there = [getattr(fresh[one], objective) for one in several]
-        yield {
-            "objective": objective,
-            "fixed": number.first,
-            "first": schedule.first,
-            "then": schedule.then,
-            "change": schedule.change,
-            "fixed_median": float(np.median(there[0])),
-            "schedule_median": float(np.median(there[1])),
-            "all_median": float(np.median(there[2])),
-            **_ratio("schedule_to_fixed", there[1], there[0]),
-            **_ratio("fixed_to_all", there[0], there[2]),
-        }
+def everyone(runs: Mapping[Schedule, Runs]) -> Schedule:
+    """Returns the schedule with all actors in every round: the greatest fixed number."""
+    return max((schedule for schedule in runs if schedule.change == 0), key=lambda schedule: schedule.then)
+
+
+def compared(
+    of: Rounds, runs: Mapping[Schedule, Runs], seeds: Sequence[int], block: int | None
+) -> list[dict[str, Any]]:
+    """Returns a row for the best schedule of each kind and objective, on seeds on which it was not chosen.
+
+    Ratios are to all actors, and of two levels also to the best fixed number, in what is minimised.
+    """
+    choices = {(name, fixed): best(runs, name, fixed=fixed) for name in OBJECTIVES for fixed in (True, False)}
+    chosen = {of_what: schedule for of_what, schedule in choices.items() if schedule is not None}
+    fresh = measured(of, [*dict.fromkeys((everyone(runs), *chosen.values()))], seeds, block=block)
+    rows = []
+    for (name, fixed), schedule in chosen.items():
+        own, all_ = fresh[schedule], fresh[everyone(runs)]
+        row = {"objective": name, "kind": "fixed" if fixed else "two levels", **asdict(schedule)}
+        row |= {f"median_{column}": float(np.median(getattr(own, column))) for column in ("seconds", "cost")}
+        row |= _ratio("time", own.seconds, all_.seconds) | _ratio("cost", own.cost, all_.cost)
+        if not fixed and (name, True) in chosen:
+            column, number = OBJECTIVES[name], fresh[chosen[name, True]]
+            row |= _ratio("to_fixed", getattr(own, column), getattr(number, column))
+        rows.append(row)
+    return rows
 
 
 def _ratio(name: str, one: NDArray, other: NDArray) -> dict[str, float]:
@@ -165,37 +173,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=testbeds(), default=[*testbeds()], help="the testbeds")
-    add("--block", type=options.whole(1), help="most runs at a time, on a GPU thousands (default: one schedule's)")
+    add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
+    add("--resume", action="store_true", help="continue with the schedules that are missing in the results folder")
     add("--out", type=options.folder, default=Path("results/minionsrl-ceiling"), help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Writes a table of all schedules and one of the best for each testbed, and draws cost over time."""
+    """Writes the runs, a table of all schedules and one of the best for each testbed, and draws cost over time."""
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for name in arguments.testbeds:
-        of = rounds(preset, *testbeds()[name])
-        runs: dict[Schedule, Runs] = {}
-        several = [*preset.schedules()]
-        # A block has the runs of several schedules; the table is written after each block, so that it can be read.
-        together = max(1, (arguments.block or 1) // preset.seeds)
+        of, path = rounds(preset, testbeds()[name]), out / f"runs_{name}.csv.gz"
+        runs = read(path) if arguments.resume and path.exists() else {}
+        several = [schedule for schedule in preset.schedules() if schedule not in runs]
+        # The tables are written after every few schedules, so that a run that is ended early loses little.
+        together = max(1, 4 * (arguments.block or 0) // preset.seeds)
         for start in range(0, len(several), together):
             runs |= measured(of, several[start : start + together], range(preset.seeds), block=arguments.block)
+            output.write_rows(path, [*_rows(runs)])
             output.write_rows(out / f"schedules_{name}.csv", [*_table(runs)])
-            print(f"{name}: {len(runs)} of {len(several)} schedules", flush=True)
+            print(f"{name}: {len(several) - start - together} schedules to go", flush=True)
         others = range(preset.seeds, 2 * preset.seeds)
-        output.write_rows(out / f"best_{name}.csv", [*compared(of, runs, others)])
+        output.write_rows(out / f"best_{name}.csv", compared(of, runs, others, arguments.block))
         _draw(runs, out / f"ceiling_{name}", name)
         provenance.write(out / f"provenance_{name}.json", code_version(), preset=repr(preset))
     return 0
+
+
+def read(path: Path) -> dict[Schedule, Runs]:
+    """Reads the runs that `main` wrote."""
+    tables: dict[Schedule, list[list[float]]] = {}
+    for row in output.read_rows(path):
+        schedule = Schedule(int(row["first"]), int(row["then"]), int(row["change"]))
+        tables.setdefault(schedule, []).append([float(row[column]) for column in Runs._fields])
+    return {schedule: Runs(*np.array(table).T) for schedule, table in tables.items()}
+
+
+def _rows(runs: Mapping[Schedule, Runs]) -> Iterator[dict[str, Any]]:
+    for schedule, these in runs.items():
+        for seed, columns in enumerate(zip(*these, strict=True)):
+            yield {**asdict(schedule), "seed": seed, **dict(zip(Runs._fields, columns, strict=True))}
 
 
 def _table(runs: Mapping[Schedule, Runs]) -> Iterator[dict[str, Any]]:
     for schedule, these in runs.items():
         medians = {column: float(np.median(getattr(these, column))) for column in Runs._fields}
         reached = int(np.isfinite(these.seconds).sum())
-        yield {**schedule._asdict(), "seeds": len(these.seconds), "reached": reached, **medians}
+        yield {**asdict(schedule), "seeds": len(these.seconds), "reached": reached, **medians}
 
 
 def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:

@@ -2,7 +2,7 @@
 
 import argparse
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of
 from experiments.figures.minionsrl.ways import WAYS, Way, described, drawn, settings
 from experiments.study.cells import code_version
+from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, provenance
 from stellaris.lab import Played, Rounds
 from stellaris.lab.rounds import Decider
 from stellaris.scheduling import Learned
-from stellaris.scheduling.training import History, Objective, Progress, Training, train_schedulers
+from stellaris.scheduling.training import History, Progress, Training, train_schedulers
 from stellaris.types import NDArray
 
 DESCRIPTION = "schedulers trained in several ways, against the best fixed number of actors and a fitted surface"
@@ -29,9 +30,6 @@ REPORTED, HELD_OUT = range(20, 40), range(500, 508)
 #: The runs of training `i` have the seeds from `TRAINING * (i + 1)` on. The settings of the search have the trainings
 #: from `SEARCH` on, so that the chosen one is trained anew on other runs.
 TRAINING, SEARCH = 1000, 1000
-#: The budget of a run in USD, which seldom ends a run: three times the median cost of runs with all actors on eight
-#: seeds.
-BUDGETS = {"tuned": 3 * 0.0051, "authors": 3 * 0.0177, "authors-0.003": 3 * 0.0162}
 #: The round after which schedules of the surface change from the first number of actors to the second.
 CHANGE = 8
 
@@ -52,7 +50,7 @@ class Preset:
 _FEW: Any = {"reported": range(20, 22), "held_out": (500,), "fixed": (4,)}
 PRESETS: dict[str, Preset] = {
     "smoke": Preset(ceiling.PRESETS["smoke"], episodes=8, seeds=1, searched=2, **_FEW),
-    "small": Preset(ceiling.PRESETS["small"], episodes=100, seeds=2, searched=24),
+    "small": Preset(ceiling.PRESETS["small"], episodes=100, seeds=2, searched=6),
 }
 
 
@@ -60,6 +58,7 @@ PRESETS: dict[str, Preset] = {
 class Bench:
     """A testbed on which many runs are played by one call."""
 
+    task: minionsrl.Task
     of: Rounds
     block: int | None = None  #: most runs at a time.
 
@@ -78,9 +77,13 @@ class Bench:
 
 
 def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
-    """Returns the compiled rounds of a testbed, with its budget of cost."""
-    of = ceiling.rounds(preset.ceiling, *ceiling.testbeds()[testbed])
-    return Bench(replace(of, budget=replace(of.budget, cost=BUDGETS[testbed])), block)
+    """Returns the compiled rounds of a testbed, with a budget of cost."""
+    task = replace(
+        ceiling.testbeds()[testbed],
+        target=preset.ceiling.target,
+        budget=minionsrl.BUDGETS[ceiling.ENVIRONMENT, testbed],
+    )
+    return Bench(task, ceiling.rounds(preset.ceiling, task), block)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -109,15 +112,13 @@ class Trained:
         """The greatest mean sum of rewards of its versions on the held-out seeds; the untrained one does not count."""
         return max(float(row["held_out"]) for row in self.rows if row["held_out"] is not None)
 
-    def training(self, of: Rounds, preset: Preset) -> Training:
+    def training(self, on: Bench, preset: Preset) -> Training:
         """Returns the training; its progress goes into the rows."""
-        way, sheet, budget = self.way, of.prices[0].name, of.budget
-        self.scheduler = self.best = Learned.untrained(most=of.workload.actors, seed=self.seed, hold=way.hold)
+        way = self.way
+        self.scheduler = self.best = Learned.untrained(most=on.of.workload.actors, seed=self.seed, hold=way.hold)
         return Training(
             self.scheduler,
-            Objective(
-                budget.target_return, budget.cost, sheet, budget.window, minimise=self.minimise, failure=way.failure
-            ),
+            on.task.objective(self.minimise, failure=way.failure),
             episodes=preset.episodes,
             together=way.together,
             ppo=way.ppo,
@@ -149,7 +150,7 @@ def train(on: Bench, preset: Preset, several: Sequence[Trained]) -> None:
     """Trains all of them in lockstep."""
     print(f"{len(several)} trainings", flush=True)
     for one, last in zip(
-        several, train_schedulers([one.training(on.of, preset) for one in several], on.histories), strict=True
+        several, train_schedulers([one.training(on, preset) for one in several], on.histories), strict=True
     ):
         one.scheduler = last
 
@@ -275,8 +276,13 @@ class Report:
         return self.rows([(one.labels, *version) for one, pair in zip(several, pairs, strict=True) for version in pair])
 
 
-def compared(on: Bench, preset: Preset, ways: Sequence[str]) -> Iterator[tuple[str, list[Row]]]:
-    """Yields rows, each time with the name of their table: all that is known without training, and then the rest."""
+def compared(
+    on: Bench, preset: Preset, ways: Sequence[str], save: Callable[[str, Learned], None]
+) -> Iterator[tuple[str, list[Row]]]:
+    """Yields rows, each time with the name of their table: all that is known without training, and then the rest.
+
+    `save` is called with the scheduler of each objective that did best on the held-out seeds.
+    """
     report = Report.of(on, preset)
     yield "schedulers", report.first()
     yield "schedulers", report.surfaces()
@@ -290,6 +296,8 @@ def compared(on: Bench, preset: Preset, ways: Sequence[str]) -> Iterator[tuple[s
     train(on, preset, [*own, *tried])
     yield "training", [row for one in own for row in one.rows]
     yield "search", search_rows(tried)
+    for minimise in OBJECTIVES:
+        save(minimise, chosen([one for one in (*own, *tried) if one.way.held_out], minimise).scheduler)
     yield "schedulers", report.trained(own)
     best = {minimise: chosen(tried, minimise).way for minimise in OBJECTIVES}
     anew = [
@@ -304,7 +312,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=["authors", "tuned"], help="the testbeds")
+    add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=[*ceiling.testbeds()], help="the testbeds")
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
@@ -319,7 +327,11 @@ def main(arguments: argparse.Namespace) -> int:
         print(testbed, flush=True)
         tables: dict[str, list[Any]] = {}
         provenance.write(out / f"provenance_{testbed}.json", code_version(), preset=repr(preset))
-        for table, rows in compared(bench(preset, testbed, arguments.block), preset, arguments.ways):
+
+        def save(minimise: str, scheduler: Learned, testbed: str = testbed) -> None:
+            scheduler.save(out / f"{testbed}-{minimise}.npz")
+
+        for table, rows in compared(bench(preset, testbed, arguments.block), preset, arguments.ways, save):
             tables.setdefault(table, []).extend(rows)
             output.write_rows(out / f"{table}_{testbed}.csv", tables[table])
             if table == "schedulers":

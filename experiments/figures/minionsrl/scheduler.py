@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
+    add("--testbed", metavar="NAME", help="testbed of minionsrl-numbers; default: the tuned task, with its budget")
     add("--episodes", type=options.whole(1), default=100, help="number of runs of the workload")
     add("--together", type=options.whole(1), default=2, help="runs between two updates of the scheduler")
     add("--hold", type=options.whole(1), default=1, help="rounds for which a decision of a new scheduler holds")
@@ -46,7 +48,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Trains the scheduler, and writes it and a table of its episodes."""
     minionsrl.check_goal(arguments.env)
     options.seeds("--seed", arguments.seed, arguments.episodes + arguments.held_out)
-    task = minionsrl.task(arguments.env)
+    task = task_of(arguments.env, arguments.testbed)
     runs.check(task.workload)
     console = Console(highlight=False, soft_wrap=True)
     out: Path = arguments.out
@@ -59,7 +61,8 @@ def main(arguments: argparse.Namespace) -> int:
             f"--start {arguments.start} decides for up to {start.most} actors: "
             f"choose a scheduler for up to {minionsrl.ACTORS}"
         )
-    home = out / name(arguments.env, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
+    trained_on = "-".join((arguments.env, *([arguments.testbed] if arguments.testbed else [])))
+    home = out / name(trained_on, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
     kept = "the finished episodes are kept, and --resume continues with them"
     with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
         if (home / SCHEDULER).exists() and not arguments.resume:
@@ -72,6 +75,16 @@ def main(arguments: argparse.Namespace) -> int:
                 shell.complain(error)
                 return shell.FAILED
     return shell.INTERRUPTED if interrupted else 0
+
+
+def task_of(environment: str, testbed: str | None) -> minionsrl.Task:
+    """Returns the task of an environment, or of a testbed with its budget."""
+    if testbed is None:
+        return minionsrl.task(environment)
+    known = [name for known, name in minionsrl.BUDGETS if known == environment]
+    if testbed not in known:
+        raise shell.UsageError(f"--testbed {testbed}: unknown for {environment}; choose one of {', '.join(known)}")
+    return replace(minionsrl.testbeds_of(environment)[testbed], budget=minionsrl.BUDGETS[environment, testbed])
 
 
 def untrained(arguments: argparse.Namespace) -> Learned:
@@ -152,8 +165,9 @@ class Training:
         Raises:
           EpisodeFailed: if a run failed; the message names the reason and the log.
         """
-        contender = minionsrl.minions(minionsrl.LEARNED, scheduler, self.task.ppo)
-        cells = [Cell(contender, self.task.workload, self.task.limits, seed) for seed in seeds]
+        task = self.task
+        contender = minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo, deployed=task.functions)
+        cells = [Cell(contender, task.workload, task.limits, seed, evaluation=task.evaluation) for seed in seeds]
         failures: list[Cell] = []
         run_all(cells, self.out, self.jobs, self.console, failures=failures, idle=self.idle)
         if failures:

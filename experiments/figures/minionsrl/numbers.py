@@ -1,0 +1,143 @@
+"""Compares fixed numbers of actors, two levels and learned schedulers on the event loop, on both testbeds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.figures.minionsrl.ceiling import Schedule
+from experiments.study import study, tidy
+from experiments.study.cells import Finished
+from experiments.study.study import Size, Study, Variant
+from experiments.tasks import minionsrl
+from experiments.toolkit import plots
+from experiments.toolkit.statistics import Estimate, estimate
+from stellaris.scheduling import Learned, Scheduler
+
+DESCRIPTION = "time and cost to the target for fixed numbers of actors, schedules and trained schedulers"
+
+ALL = Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0)
+#: The schedules: fixed numbers, and two levels. Chosen before any run on MuJoCo.
+SCHEDULES = (
+    ALL,
+    *(Schedule(number, number, 0) for number in (24, 16, 12, 8, 4)),
+    Schedule(8, 32, 16),
+    Schedule(32, 8, 16),
+)
+_FEW = (ALL, Schedule(8, 8, 0))
+
+
+def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
+    """Returns the trained schedulers of a testbed, by what they minimise."""
+    names = {minimise: f"{environment}-{testbed}-{minimise}.npz" for minimise in ("cost", "time")}
+    found = {minimise: minionsrl.SCHEDULERS / name for minimise, name in names.items()}
+    return {f"learned, for {minimise}": Learned.load(path) for minimise, path in found.items() if path.exists()}
+
+
+def _variants(environment: str, schedules: Sequence[Schedule] = SCHEDULES) -> Sequence[Variant]:
+    """Returns each schedule, and each trained scheduler, on each testbed of an environment."""
+    return [
+        _variant(name, testbed, task, scheduler, environment)
+        for testbed, task in minionsrl.testbeds_of(environment).items()
+        for name, scheduler in ({str(one): one for one in schedules} | learned(environment, testbed)).items()
+    ]
+
+
+def _variant(name: str, testbed: str, task: minionsrl.Task, scheduler: Scheduler, environment: str) -> Variant:
+    if isinstance(scheduler, Learned):  # it observes the budget that is left
+        task = replace(task, budget=minionsrl.BUDGETS[environment, testbed])
+    return Variant(
+        minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions),
+        task.workload,
+        f"{testbed}: {name}",
+        task.evaluation,
+        limits=task.limits,
+        factors={"testbed": testbed, "schedule": name},
+    )
+
+
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 8_192, 1, lambda environment: _variants(environment, _FEW)),
+    "small": Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20),
+}
+
+
+def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Shows each scheduler's time and cost, also relative to all actors on the same seeds, and draws both."""
+    console.width = max(console.width, 200)
+    rows = []
+    drawn: dict[str, Mapping[str, Sequence[Finished]]] = {}
+    for environment, groups in study.by_environment(results).items():
+        testbeds = dict.fromkeys(of[0].cell.factors["testbed"] for of in groups.values())
+        for testbed in testbeds:
+            own = {
+                of[0].cell.factors["schedule"]: of for of in groups.values() if of[0].cell.factors["testbed"] == testbed
+            }
+            everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
+            rows += [(environment, testbed, name, *_columns(of, everyone)) for name, of in own.items()]
+            drawn[f"numbers_{environment}_{testbed}"] = own
+    headings = ("environment", "testbed", "actors", "reached", "mean actors", "s", "USD", "s / all", "USD / all")
+    tidy.show("to the target", headings, rows, out, console)
+    for name, own in drawn.items():
+        _draw(own, out / name, name.removeprefix("numbers_").replace("_", ", "))
+
+
+def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
+    """Returns the cells of a row. Runs that miss the target have no time to it, and no ratio."""
+    there = [one for one in of if reached(one)]
+    pairs = [(one, everyone[one.cell.seed]) for one in there if one.cell.seed in everyone]
+    pairs = [(one, other) for one, other in pairs if reached(other)]
+    actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
+    return (
+        f"{len(there)} of {len(of)}",
+        f"{sum(map(_mean, actors)) / len(actors):.1f}",
+        *(_said(estimate([one.history[-1][column] for one in there])) if there else "" for column in SPENT),
+        *(
+            _said(estimate([one.history[-1][column] / other.history[-1][column] for one, other in pairs]))
+            if pairs
+            else ""
+            for column in SPENT
+        ),
+    )
+
+
+#: Columns of a history: the seconds, and the cost by Eq. 2.
+SPENT = ("seconds", "cost_pay_per_use")
+
+
+def reached(one: Finished) -> bool:
+    """Whether a run has reached its target."""
+    limits, last = one.cell.budget, one.history[-1]
+    by_window = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
+    return bool(by_window or last.get("evaluation_return", -float("inf")) >= limits.target_evaluation)
+
+
+def _mean(numbers: Sequence[Any]) -> float:
+    return float(sum(numbers) / len(numbers)) if numbers else 0.0
+
+
+def _said(found: Estimate) -> str:
+    return str(found)
+
+
+def _draw(own: Mapping[str, Sequence[Finished]], path: Path, title: str) -> None:
+    """Draws the median cost of each scheduler over its median time."""
+    there = {name: [one for one in of if reached(one)] for name, of in own.items()}
+    with plots.figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
+        for name, of in there.items():
+            if not of:
+                continue
+            x, y = (estimate([one.history[-1][column] for one in of]) for column in SPENT)
+            colour = "#009E73" if name.startswith("learned") else "#0072B2" if "," not in name else "#E69F00"
+            axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
+            axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
+            axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
+            axes.annotate(name, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+        axes.set_xlabel("seconds to the target")
+        axes.set_ylabel("USD by Eq. 2")
+
+
+STUDY = Study("minionsrl-numbers", SIZES, _variants, _report, ("numbers",))
+add_arguments, main = STUDY.add_arguments, STUDY.main
