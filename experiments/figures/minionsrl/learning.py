@@ -1,6 +1,7 @@
 """Trains schedulers on compiled rounds, in several ways, and compares them with the best fixed number and a surface."""
 
 import argparse
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import numpy as np
 from experiments.figures.minionsrl import ceiling
 from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of
-from experiments.figures.minionsrl.ways import WAYS, Way, described, drawn, settings
+from experiments.figures.minionsrl.ways import WAYS, WHOLE, Way, described, drawn, settings
 from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, provenance
@@ -59,14 +60,21 @@ class Bench:
     """A testbed on which many runs are played by one call."""
 
     task: minionsrl.Task
-    of: Rounds
+    of: Rounds  #: with a budget of cost, which schedulers observe.
+    unlimited: Rounds  #: without it, for comparisons.
     block: int | None = None  #: most runs at a time.
 
-    def play(self, deciders: Sequence[Decider], seeds: Sequence[int]) -> list[Played]:
+    def play(self, deciders: Sequence[Decider], seeds: Sequence[int], *, limited: bool = False) -> list[Played]:
         """Plays one run for each seed under each of the schedulers; returns the runs of each."""
         each = [decider for decider in deciders for _ in seeds]
-        played = self.of.play(each, [*seeds] * len(deciders), block=self.block)
+        played = (self.of if limited else self.unlimited).play(each, [*seeds] * len(deciders), block=self.block)
         return parts(played, len(deciders))
+
+    def unbound(self, played: Sequence[Played], seeds: Sequence[int]) -> list[Played]:
+        """Plays runs, whose first decision holds throughout, again without the budget."""
+        numbers = [[int(number)] for these in played for number in these.rows.actors[:, 0]]
+        again = self.unlimited.play(numbers, [*seeds] * len(played), block=self.block)
+        return parts(again, len(played))
 
     def histories(self, schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
         """Plays one run for each seed, under the scheduler at the same place."""
@@ -83,7 +91,8 @@ def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
         target=preset.ceiling.target,
         budget=minionsrl.BUDGETS[ceiling.ENVIRONMENT, testbed],
     )
-    return Bench(task, ceiling.rounds(preset.ceiling, task), block)
+    unlimited = ceiling.rounds(preset.ceiling, replace(task, budget=math.inf))
+    return Bench(task, ceiling.rounds(preset.ceiling, task), unlimited, block)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
@@ -246,15 +255,24 @@ class Report:
         ]
 
     def rows(self, several: Sequence[tuple[Row, str, Decider]]) -> list[Row]:
-        """Plays schedulers, each given with its labels and its name; returns their rows."""
-        played = self.on.play([decider for *_, decider in several], self.preset.reported)
+        """Plays schedulers, each given with its labels and its name; returns their rows.
+
+        Learned schedulers have a budget, which ends some runs. A run whose first decision holds throughout is played
+        again without the budget, so that no ratio leaves out the dear runs.
+        """
+        deciders = [decider for *_, decider in several]
+        learned = any(isinstance(one, Learned) for one in deciders)
+        within = self.on.play(deciders, self.preset.reported, limited=learned)
+        whole = learned and all(isinstance(one, Learned) and one.hold >= WHOLE for one in deciders)
+        played = self.on.unbound(within, self.preset.reported) if whole else within
         return [
             {
                 **labels,
                 **row_of(name, runs, self.references.everyone),
+                **({"within_budget": int(limited.reached.sum())} if learned else {}),
                 **closed(runs, self.references, labels["minimise"]),
             }
-            for (labels, name, _), runs in zip(several, played, strict=True)
+            for (labels, name, _), runs, limited in zip(several, played, within, strict=True)
         ]
 
     def surfaces(self) -> list[Row]:
@@ -272,8 +290,13 @@ class Report:
 
     def trained(self, several: Sequence[Trained]) -> list[Row]:
         """Returns two rows for each training: its scheduler, and the version with the best training run."""
-        pairs = [((one.name, one.scheduler), (f"{one.name}: of the best training run", one.best)) for one in several]
-        return self.rows([(one.labels, *version) for one, pair in zip(several, pairs, strict=True) for version in pair])
+        rows: list[Row] = []
+        for whole in (False, True):
+            own = [one for one in several if (one.way.hold >= WHOLE) == whole]
+            pairs = [((one.name, one.scheduler), (f"{one.name}: of the best training run", one.best)) for one in own]
+            versions = [(one.labels, *version) for one, pair in zip(own, pairs, strict=True) for version in pair]
+            rows += self.rows(versions) if versions else []
+        return rows
 
 
 def compared(
@@ -295,10 +318,14 @@ def compared(
     ]
     train(on, preset, [*own, *tried])
     yield "training", [row for one in own for row in one.rows]
-    yield "search", search_rows(tried)
+    if tried:
+        yield "search", search_rows(tried)
     for minimise in OBJECTIVES:
-        save(minimise, chosen([one for one in (*own, *tried) if one.way.held_out], minimise).scheduler)
+        if candidates := [one for one in (*own, *tried) if one.way.held_out]:
+            save(minimise, chosen(candidates, minimise).scheduler)
     yield "schedulers", report.trained(own)
+    if not tried:
+        return
     best = {minimise: chosen(tried, minimise).way for minimise in OBJECTIVES}
     anew = [
         Trained(f"searched: {described(best[minimise])}", best[minimise], minimise, seed) for minimise, seed in both
@@ -314,6 +341,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=[*ceiling.testbeds()], help="the testbeds")
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
+    add("--trainings", type=options.whole(1), help="number of trainings in each way (default: the preset's)")
+    add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
 
@@ -321,6 +350,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Writes tables of the schedulers, of their training and of the search for each testbed, as soon as rows exist."""
     preset, out = PRESETS[arguments.preset], arguments.out
+    preset = replace(
+        preset,
+        seeds=arguments.trainings or preset.seeds,
+        searched=preset.searched if arguments.searched is None else arguments.searched,
+    )
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for testbed in arguments.testbeds:

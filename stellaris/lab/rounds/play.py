@@ -181,22 +181,27 @@ class Rounds:
         room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
         given = self._given(_filled(runs, room), _filled(seeds, room))
         carry = self._first(given)
-        tables, alive, began = list[Row](), np.arange(count), 0
+        tables, alive, began, held = list[Row](), np.arange(count), 0, np.zeros(room, np.int32)
         while len(alive) and began < self.most:
-            width = np.array(
-                [actors if isinstance(runs[i], Learned) else runs[i][began:][:SEGMENT].max() for i in alive]
-            )
+            width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
             advanced = []
             for members, widest in _blocks(alive, width, actors, block):
                 own, rows = self._advance(widest)(*_taken((given, carry), members))
                 carry = _put(carry, members, own)
                 advanced.append((members, rows))
             tables.append(_table(count, jax.device_get(advanced)))
-            over = jax.device_get(carry.over)
+            over, held = jax.device_get((carry.over, carry.held))
             alive, began = np.array([i for i in alive if not over[i]]), began + SEGMENT
         kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
         ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
         return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)
+
+    def _width(self, run: "Learned | NDArray", began: int, held: int) -> int:
+        """Returns the largest number of actors that a run may have in the segment that begins after `began` rounds."""
+        if not isinstance(run, Learned):
+            return int(run[began:][:SEGMENT].max())
+        decides = -began % run.hold < SEGMENT  # a decision follows within the segment
+        return self.workload.actors if decides else held
 
     # ---- the inputs of a program -----------------------------------------------------------------------------------
 
@@ -219,7 +224,7 @@ class Rounds:
             raise ValueError(f"schedule={numbers} must have at least one number, and none above actors={actors}")
         return np.array(numbers + numbers[-1:] * (self.most - len(numbers)), np.int32)
 
-    def _given(self, decisions: "Sequence[Learned | NDArray]", seeds: Sequence[int]) -> Given:
+    def _given(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int]) -> Given:
         """Returns the inputs of runs; those of a seed are computed once."""
         fragments = self.most * self.workload.actors
         if math.isfinite(self.budget.steps):
@@ -238,11 +243,12 @@ class Rounds:
                 draws,
                 self._evaluations(seed),
             )
-        schedules = np.array([np.zeros(0) if isinstance(one, Learned) else one for one in decisions], np.int32)
-        versions = [one.version for one in decisions if isinstance(one, Learned)]
-        holds = [min(one.hold, self.most) if isinstance(one, Learned) else 1 for one in decisions]
+        schedules = np.array([np.zeros(0) if isinstance(one, Learned) else one for one in runs], np.int32)
+        versions = [one.version for one in runs if isinstance(one, Learned)]
+        holds = [min(one.hold, self.most) if isinstance(one, Learned) else 1 for one in runs]
         version = _stacked(versions) if versions else None
-        return Given(*_stacked([of_seed[seed] for seed in seeds]), schedules, version, np.array(holds, np.int32))
+        params, keys, draws, evaluations = _stacked([of_seed[seed] for seed in seeds])
+        return Given(params, keys, draws, evaluations, schedules, version, np.array(holds, np.int32))
 
     def _evaluations(self, seed: int) -> NDArray:
         """Returns the seed of the evaluation after each round."""
