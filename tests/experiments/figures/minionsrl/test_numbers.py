@@ -48,15 +48,19 @@ def finished(
 @pytest.mark.parametrize(
     ("limits", "last", "reached"),
     [
-        (Budget(target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 32}, True),
-        (Budget(target_return=450.0, window=32), {"episode_return": 449.9, "episodes": 32}, False),
-        (Budget(target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 31}, False),
-        (Budget(target_return=450.0, window=32), {"episode_return": np.nan, "episodes": 32}, False),
-        (Budget(target_return=450.0, window=32), {"episode_return": 449.9, "evaluation_return": 500.0}, False),
-        (Budget(target_evaluation=450.0, window=32), {"evaluation_return": 450.0, "episodes": 3}, True),
-        (Budget(target_evaluation=450.0, window=32), {"evaluation_return": 449.9}, False),
-        (Budget(target_evaluation=450.0, window=32), {"evaluation_return": np.nan}, False),
-        (Budget(target_evaluation=450.0, window=32), {"episode_return": 500.0}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 32}, True),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 449.9, "episodes": 32}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 31}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": np.nan, "episodes": 32}, False),
+        (
+            Budget(steps=10**6, target_return=450.0, window=32),
+            {"episode_return": 449.9, "evaluation_return": 500.0},
+            False,
+        ),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 450.0, "episodes": 3}, True),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 449.9}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": np.nan}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"episode_return": 500.0}, False),
     ],
 )
 def test_what_has_reached_its_target(limits: Budget, last: Mapping[str, float], reached: bool) -> None:
