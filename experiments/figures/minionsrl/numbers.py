@@ -39,10 +39,11 @@ def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
 
 def _variants(environment: str, schedules: Sequence[Schedule] = SCHEDULES) -> Sequence[Variant]:
     """Returns each schedule, and each trained scheduler, on each testbed of an environment."""
+    known: Mapping[str, Scheduler] = {str(one): one for one in schedules}
     return [
         _variant(name, testbed, task, scheduler, environment)
         for testbed, task in minionsrl.testbeds_of(environment).items()
-        for name, scheduler in ({str(one): one for one in schedules} | learned(environment, testbed)).items()
+        for name, scheduler in (*known.items(), *learned(environment, testbed).items())
     ]
 
 

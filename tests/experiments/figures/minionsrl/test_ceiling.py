@@ -76,7 +76,7 @@ def test_the_least_cost_at_equal_time() -> None:
         Schedule(4, 4, 0): spent((10.0, 8.0), (10.0, 8.0), (99.0, 8.0)),
         Schedule(2, 2, 0): spent((10.5, 6.0), (10.5, 6.0), (99.0, 9.0)),
         Schedule(1, 1, 0): spent((10.6, 2.0), (10.6, 2.0), (1.0, 2.0)),
-        Schedule(1, 4, 8): spent((10.6, 1.0), (10.6, 1.0), (1.0, 1.0)),
+        Schedule(1, 6, 8): spent((10.6, 1.0), (10.6, 1.0), (1.0, 1.0)),
     }
     assert ceiling.everyone(them) == Schedule(4, 4, 0)
     assert best(them, "cost", fixed=True) == Schedule(1, 1, 0)

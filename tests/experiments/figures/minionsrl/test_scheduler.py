@@ -199,3 +199,21 @@ def test_eq_2_in_the_episodes(trained):
     assert one.history[-1]["cost_pay_per_use"] == pytest.approx(cost, rel=1e-4)
     assert one.history[-1]["cost_azure"] > cost
     assert {row["actors"] for row in one.history} <= {1, 2, 3, 4}
+
+
+def test_a_testbed_has_its_budget():
+    """Without one, the task is the tuned one with its own."""
+    task = scheduler.task_of("CartPole-v1", "authors-0.001")
+    assert task.budget == minionsrl.BUDGETS["CartPole-v1", "authors-0.001"]
+    assert (task.ppo.learning_rate, task.evaluation is None) == (0.001, False)
+    assert scheduler.task_of("CartPole-v1", None) == minionsrl.task("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [("CartPole-v1", "choose one of tuned, authors, authors-0.001"), ("Hopper-v4", "choose one of authors-0.0003")],
+)
+def test_a_testbed_without_a_budget(environment, said, monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(minionsrl.GOALS, "Hopper-v4", (600.0, 0.06))
+    assert command.main(["minionsrl-scheduler", "--env", environment, "--testbed", "odd", "--out", str(tmp_path)]) == 2
+    assert f"--testbed odd: unknown for {environment}; {said}" in capsys.readouterr().err
