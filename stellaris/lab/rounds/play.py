@@ -156,7 +156,7 @@ class Rounds:
         checks.whole(at_least=1, block=block)
         runs = [self._decisions(one) for one in _each(schedulers, len(seeds))]
         learned = np.array([isinstance(one, Learned) for one in runs])
-        groups = [group for kind in (True, False) if len(group := np.flatnonzero(learned == kind))]
+        groups = [group for kind in (True, False) if (group := np.flatnonzero(learned == kind).tolist())]
         ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], min(block, len(seeds))) for of in groups]
         longest = max(int(carry.round.max()) for carry, _ in ended)
         order = np.argsort(np.concatenate(groups))
@@ -177,21 +177,21 @@ class Rounds:
         All runs continue by a segment at a time. Those that are not over then form new blocks, each of runs of as many
         actors: so none waits for a longer run, and a round has no room for the actors of an earlier one.
         """
-        count, actors = len(seeds), self.workload.actors
+        count = len(seeds)
         room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
         given = self._given(_filled(runs, room), _filled(seeds, room))
         carry = self._first(given)
-        tables, alive, began, held = list[Row](), np.arange(count), 0, np.zeros(room, np.int32)
-        while len(alive) and began < self.most:
+        tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
+        while alive and began < self.most:
             width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
             advanced = []
-            for members, widest in _blocks(alive, width, actors, block):
+            for members, widest in _blocks(np.array(alive), width, self.workload.actors, block):
                 own, rows = self._advance(widest)(*_taken((given, carry), members))
                 carry = _put(carry, members, own)
                 advanced.append((members, rows))
             tables.append(_table(count, jax.device_get(advanced)))
             over, held = jax.device_get((carry.over, carry.held))
-            alive, began = np.array([i for i in alive if not over[i]]), began + SEGMENT
+            alive, began = [i for i in alive if not over[i]], began + SEGMENT
         kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
         ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
         return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)
