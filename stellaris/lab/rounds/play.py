@@ -37,8 +37,6 @@ from stellaris.types import NDArray
 #: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
 #: themselves; the last number also holds for all later rounds.
 Decider: TypeAlias = Learned | Fixed | Maximum | Stepped | Sequence[int]
-
-
 #: Rounds after which the runs that are over leave their blocks.
 SEGMENT = 8
 
@@ -137,8 +135,8 @@ class Rounds:
         Args:
           schedulers: the scheduler of every run, or one for each run.
           seeds: the seed of each run, and of its platform.
-          block: the largest number of runs at a time; by default 4 on a CPU, because the runs of a block wait for the
-            longest of them, and 256 on another device.
+          block: the largest number of runs at a time; by default 4 on a CPU and 256 on another device. Runs that are
+            over leave their blocks every few rounds.
 
         Returns:
           The results, in the order of the seeds.
@@ -157,7 +155,8 @@ class Rounds:
         runs = [self._decisions(one) for one in _each(schedulers, len(seeds))]
         learned = np.array([isinstance(one, Learned) for one in runs])
         groups = [group for kind in (True, False) if (group := np.flatnonzero(learned == kind).tolist())]
-        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], min(block, len(seeds))) for of in groups]
+        block = min(block, 1 << (len(seeds) - 1).bit_length())  # few sizes, because each is compiled
+        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], block) for of in groups]
         longest = max(int(carry.round.max()) for carry, _ in ended)
         order = np.argsort(np.concatenate(groups))
         carry = jax.tree.map(lambda *of: np.concatenate(of)[order], *[carry for carry, _ in ended])
