@@ -158,7 +158,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "minionsrl-numbers": Entry(
         "figures.minionsrl.numbers",
         f"{MINIONSRL}, the same gap on the event loop",
-        {"smoke": "2", "small": "600"},
+        {"smoke": "2", "small": "600", "paper": "600"},
         kind="study",
     ),
     "minionsrl-learning": Entry(

@@ -12,7 +12,9 @@ from PIL import Image
 from experiments import catalogue, command, tuning
 from experiments.figures.map import rates as map_rates
 from experiments.figures.minionsrl import motivation as actors_motivation
+from experiments.figures.minionsrl import numbers as actors_numbers
 from experiments.figures.minionsrl import scaling as actors_scaling
+from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.figures.stellaris import calibration, challenges, hpc, latency, motivation, scaling, training
 from experiments.study import cells, curves, study
 from experiments.tasks import minionsrl, presets
@@ -53,9 +55,9 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def schedulers(tmp_path_factory):
-    """A folder with one for CartPole, and one from it for Hopper with its episodes; neither has learned yet."""
+    """A folder with two for CartPole, and one from them for Hopper with its episodes; none has learned yet."""
     folder = tmp_path_factory.mktemp("schedulers")
-    for name in ("CartPole-v1", "Hopper-v4-tuned"):
+    for name in ("CartPole-v1", "CartPole-v1-tuned-cost", "Hopper-v4-tuned"):
         Learned.untrained(most=MOST, seed=0).save(folder / f"{name}.npz")
     (folder / "Hopper-v4-tuned.csv").write_text("episode,seconds,cost\n1,30.0,0.02\n2,25.0,0.03\n")
     return folder
@@ -73,6 +75,9 @@ def tiny(monkeypatch, schedulers):
     styled = {name: (schedules[name], *style) for name, (_, *style) in actors_motivation.SCHEDULES.items()}
     monkeypatch.setattr(actors_motivation, "SCHEDULES", styled)
     monkeypatch.setattr(actors_scaling, "ACTORS", (1, 2, MOST))
+    everyone, two = (Schedule(number, number, 0) for number in (MOST, 2))
+    monkeypatch.setattr(actors_numbers, "ALL", everyone)
+    monkeypatch.setattr(actors_numbers, "_FEW", (everyone, two))
     monkeypatch.setattr(minionsrl, "ACTORS", MOST)
     monkeypatch.setattr(minionsrl, "FRAGMENT", 32)
     monkeypatch.setattr(minionsrl, "SCHEDULERS", schedulers)
@@ -161,6 +166,9 @@ STUDIES = {
         "latency",
         "#000000",
         ("--steps", "512"),
+    ),
+    "minionsrl-numbers": Shown(
+        "tuned; tuned; tuned; authors; authors; authors-0.001; authors-0.001", "numbers", "", ("--steps", "512")
     ),
     "minionsrl-finetuning": Shown("fine-tuned; before fine-tuning", "finetuning", options=("--steps", "512")),
 }

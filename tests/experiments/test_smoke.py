@@ -1,6 +1,7 @@
 """The smallest preset of every study, with a small network: its runs learn something."""
 
 import argparse
+import math
 from dataclasses import replace
 from unittest import mock
 
@@ -43,7 +44,9 @@ def alike(cell):
     """A cell on the same schedule: when its updates come depends on no learning rate, and on no evaluation."""
     system = cell.contender.system
     system = replace(system, algorithm=replace(system.algorithm, learning_rate=1e-3))
-    return replace(cell, contender=replace(cell.contender, system=system), evaluation=None, replay=None)
+    budget = replace(cell.budget, target_evaluation=math.inf)
+    contender = replace(cell.contender, system=system)
+    return replace(cell, contender=contender, budget=budget, evaluation=None, replay=None)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,10 @@ import pytest
 from stellaris import IMPALA, PPO
 from stellaris.acting import ActorCritic
 from stellaris.lab import CartPole
-from stellaris.lab.rounds import Rounds, bills, containers
+from stellaris.lab.rounds import Rounds, bills, containers, play
 from stellaris.lab.rounds.draws import draws_of
 from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
+from stellaris.lab.rounds.play import SEGMENT
 from stellaris.lab.statistics import wide as in_float64
 from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
@@ -68,6 +69,24 @@ def test_compiled_rounds_are_those_of_train(name: str) -> None:
     assert len(compared.decisions[0]) >= 10
     assert compared.worst < 1, compared.where
     assert compared.moved > 1e-3
+    assert compared.params < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hold", [3, 8, 9, 16])
+def test_decisions_that_hold_over_segments(hold: int) -> None:
+    """In a segment without a decision, the program is only as wide as the decision that holds."""
+    compared = compare(
+        configure(
+            Learned.untrained(most=8, seed=hold, hold=hold), budget=Budget(steps=16 * 8 * 24, cost=100.0), seed=hold
+        )
+    )
+    own, others = compared.decisions
+    assert own == others
+    assert len(own) > 2 * SEGMENT + 1
+    assert all(len({*own[first : first + hold]}) == 1 for first in range(0, len(own), hold))
+    assert len({*own}) > 1
+    assert compared.worst < 1, compared.where
     assert compared.params < 1e-5
 
 
@@ -248,6 +267,31 @@ def test_runs_do_not_depend_on_the_runs_beside_them(rounds: Rounds) -> None:
             assert one == pytest.approx(other, rel=1e-5, abs=1e-6, nan_ok=True)
     assert together.rows.actors[1, :5].tolist() == [1, 4, 2, 2, 2]
     assert together.last("steps").tolist() == [8 * 24, 8 * 25, 8 * 24, 8 * 24]
+
+
+@pytest.mark.parametrize(
+    ("hold", "widths"),
+    [
+        (1, [4, 4, 4, 4]),
+        (8, [4, 4, 4, 4]),  # the decision is in the first round of every segment
+        (9, [4, 4, 4, 4]),  # in the rounds 0, 9, 18 and 27
+        (16, [4, 2, 4, 2]),
+        (20, [4, 2, 4, 2]),  # in the rounds 0 and 20
+        (24, [4, 2, 2, 4]),
+        (10**6, [4, 2, 2, 2]),
+    ],
+)
+def test_a_segment_has_room_for_its_decisions(rounds: Rounds, hold: int, widths: list[int]) -> None:
+    """Whichever they may be; without one, for the decision that holds, here for two actors."""
+    learned = SimpleNamespace(hold=hold)
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(play, "Learned", SimpleNamespace)
+        assert [rounds._width(cast(Any, learned), began, 2) for began in range(0, 4 * SEGMENT, SEGMENT)] == widths
+
+
+def test_a_segment_has_room_for_its_numbers(rounds: Rounds) -> None:
+    numbers = np.array([1] * 8 + [2, 4] + [1] * 6 + [3] * 4)
+    assert [rounds._width(numbers, began, 0) for began in (0, 8, 16)] == [1, 4, 3]
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def main(arguments: argparse.Namespace) -> int:
             runs |= measured(of, several[start : start + together], range(preset.seeds), block=arguments.block)
             output.write_rows(path, [*_rows(runs)])
             output.write_rows(out / f"schedules_{name}.csv", [*_table(runs)])
-            print(f"{name}: {len(several) - start - together} schedules to go", flush=True)
+            print(f"{name}: {max(0, len(several) - start - together)} schedules to go", flush=True)
         others = range(preset.seeds, 2 * preset.seeds)
         output.write_rows(out / f"best_{name}.csv", compared(of, runs, others, arguments.block))
         _draw(runs, out / f"ceiling_{name}", name)

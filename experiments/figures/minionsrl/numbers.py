@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from rich.console import Console
 
 from experiments.figures.minionsrl.ceiling import Schedule
@@ -58,9 +59,11 @@ def _variant(name: str, testbed: str, task: minionsrl.Task, scheduler: Scheduler
     )
 
 
+_WHOLE = Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20)
 SIZES = {
     "smoke": Size(("CartPole-v1",), 8_192, 1, lambda environment: _variants(environment, _FEW)),
-    "small": Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20),
+    "small": _WHOLE,
+    "paper": _WHOLE,  # for `reproduce`; the paper has no such study
 }
 
 
@@ -68,20 +71,23 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Shows each scheduler's time and cost, also relative to all actors on the same seeds, and draws both."""
     console.width = max(console.width, 200)
     rows = []
-    drawn: dict[str, Mapping[str, Sequence[Finished]]] = {}
+    drawn: dict[str, dict[str, dict[str, Sequence[Finished]]]] = {}
     for environment, groups in study.by_environment(results).items():
-        testbeds = dict.fromkeys(of[0].cell.factors["testbed"] for of in groups.values())
-        for testbed in testbeds:
-            own = {
-                of[0].cell.factors["schedule"]: of for of in groups.values() if of[0].cell.factors["testbed"] == testbed
-            }
+        testbeds = drawn.setdefault(environment, {})
+        for of in groups.values():
+            factors = of[0].cell.factors
+            testbeds.setdefault(factors["testbed"], {})[factors["schedule"]] = of
+        for testbed, own in testbeds.items():
             everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
             rows += [(environment, testbed, name, *_columns(of, everyone)) for name, of in own.items()]
-            drawn[f"numbers_{environment}_{testbed}"] = own
     headings = ("environment", "testbed", "actors", "reached", "mean actors", "s", "USD", "s / all", "USD / all")
     tidy.show("to the target", headings, rows, out, console)
-    for name, shown in drawn.items():
-        _draw(shown, out / name, name.removeprefix("numbers_").replace("_", ", "))
+    for environment, testbeds in drawn.items():
+        with plots.figure(
+            out / f"numbers_{environment}", environment, columns=len(testbeds), suffixes=(".png", ".pdf")
+        ) as panels:
+            for axes, (testbed, own) in zip(panels, testbeds.items(), strict=True):
+                _draw(own, axes, testbed)
 
 
 def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
@@ -110,21 +116,21 @@ def reached(one: Finished) -> bool:
     return bool(by_window or last.get("evaluation_return", -float("inf")) >= limits.target_evaluation)
 
 
-def _draw(own: Mapping[str, Sequence[Finished]], path: Path, title: str) -> None:
+def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:
     """Draws the median cost of each scheduler over its median time."""
-    there = {name: [one for one in of if reached(one)] for name, of in own.items()}
-    with plots.figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
-        for name, of in there.items():
-            if not of:
-                continue
-            x, y = (estimate([one.history[-1][column] for one in of]) for column in SPENT)
-            colour = "#009E73" if name.startswith("learned") else "#0072B2" if "," not in name else "#E69F00"
-            axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
-            axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
-            axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
-            axes.annotate(name, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
-        axes.set_xlabel("seconds to the target")
-        axes.set_ylabel("USD by Eq. 2")
+    for name, of in own.items():
+        there = [one for one in of if reached(one)]
+        if not there:
+            continue
+        x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT)
+        colour = "#009E73" if name.startswith("learned") else "#0072B2" if "," not in name else "#E69F00"
+        axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
+        axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
+        axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
+        axes.annotate(name, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("seconds to the target")
+    axes.set_ylabel("USD by Eq. 2")
 
 
 STUDY = Study("minionsrl-numbers", SIZES, _variants, _report, ("numbers",))

@@ -2,15 +2,18 @@
 
 import math
 
+import jax
+import numpy as np
 import pytest
 
 from experiments.tasks import minionsrl, presets, testbed, testbeds
 from experiments.tasks.minionsrl import ACTOR, LEARNER
+from stellaris import Batch
 from stellaris.runtime import Function, SimulatedPlatform
 from stellaris.runtime.costs.billing import bill
 from stellaris.runtime.delays import Constant, LogNormal
 from stellaris.scheduling import Adapt, Learned, Maximum
-from stellaris.systems import CircularReplay, MinionsRL, Synchronous
+from stellaris.systems import CircularReplay, Evaluation, MinionsRL, Synchronous
 
 #: USD a second. Azure's GB, virtual processor and V100; of an actor 4, 1 and none, of the learner 16, 1 and 1.
 GB, CORE, V100 = 0.00445 / 3600, 0.0405 / 3600, 0.00085
@@ -56,6 +59,64 @@ def test_what_is_billed(monkeypatch):
     assert rented.parts == pytest.approx({"actor": 10 * ACTOR_SECOND, "learner": 10 * LEARNER_SECOND}, rel=1e-4)
 
 
+#: Of the authors' learner, by environment and testbed.
+AUTHORS = [
+    (environment, name)
+    for environment in minionsrl.RATES
+    for name in minionsrl.testbeds_of(environment)
+    if name != "tuned"
+]
+
+
+def test_testbeds():
+    """One has the tuned settings, and the others the authors' learner at a rate; none has a budget of its own."""
+    assert [*minionsrl.testbeds_of("CartPole-v1")] == ["tuned", "authors", "authors-0.001"]
+    assert [*minionsrl.testbeds_of("Hopper-v4")] == ["tuned", "authors-0.0003"]
+    for environment in minionsrl.RATES:
+        tuned, *authors = minionsrl.testbeds_of(environment).values()
+        assert (tuned.ppo, tuned.evaluation) == (minionsrl.task(environment).ppo, None)
+        assert [one.ppo.learning_rate for one in authors] == [*minionsrl.RATES[environment]]
+        for one in (tuned, *authors):
+            assert one.workload.environment == environment
+            assert (one.target, one.limits.cost) == (minionsrl.GOALS[environment][0], math.inf)
+            assert one.limits.steps == 400_000 / 128 * one.workload.fragment
+
+
+def test_every_testbed_of_cartpole_has_a_budget():
+    """As every one is of a testbed that exists."""
+    of = {testbed for environment, testbed in minionsrl.BUDGETS if environment == "CartPole-v1"}
+    assert of == {*minionsrl.testbeds_of("CartPole-v1")}
+    assert all(testbed in minionsrl.testbeds_of(environment) for environment, testbed in minionsrl.BUDGETS)
+
+
+@pytest.mark.parametrize(("environment", "name"), AUTHORS)
+def test_the_authors_learner(environment, name):
+    """A round has 30 gradients for any number of actors, each on all of its samples; then comes an evaluation."""
+    task = minionsrl.testbeds_of(environment)[name]
+    fragment = task.workload.fragment
+    assert (task.ppo.epochs, task.ppo.minibatch_size) == (30, 32 * fragment)
+    for actors in (1, 5, 32):
+        samples = jax.ShapeDtypeStruct((actors * fragment,), np.float32)
+        rows = jax.eval_shape(task.ppo.minibatches, jax.random.key(0), Batch(*[samples] * 7, samples))
+        assert rows.shape == (30, actors * fragment)
+    assert task.evaluation == Evaluation(every=1, episodes=10)
+    assert (task.limits.target_evaluation, task.limits.target_return) == (task.target, math.inf)
+
+
+@pytest.mark.parametrize(("environment", "name"), AUTHORS)
+def test_what_a_round_of_the_authors_learner_takes(environment, name):
+    """2,048 steps of a millisecond, or 128 that take as long; if all sample, actors have three quarters of its cost."""
+    task = minionsrl.testbeds_of(environment)[name]
+    steps, milliseconds = (128, 16) if environment == "CartPole-v1" else (2048, 1)
+    assert task.workload.fragment == steps
+    assert task.functions["actor"].compute == LogNormal(milliseconds / 1000, 0.1)
+    actors = 32 * steps * milliseconds / 1000
+    learner = 30 * task.functions["learner"].compute.mean
+    assert actors == pytest.approx(32 * 2.048)
+    share = actors * ACTOR_SECOND / (actors * ACTOR_SECOND + learner * LEARNER_SECOND)
+    assert share == pytest.approx(0.75, abs=0.02)
+
+
 def test_containers_start_as_the_paper_says(monkeypatch):
     """In 300 and 1500 ms; those that are not pre-warmed end with their invocation."""
     warm, cold = minionsrl.functions(), minionsrl.functions(prewarmed=False)
@@ -92,6 +153,9 @@ def test_tasks():
         assert (objective.budget, objective.target, objective.window) == (budget, target, 32)
         assert objective.sheet == minionsrl.serverless_prices()[0].name == minionsrl.reserved()[1][0].name
         assert (objective.minimise, task.objective("cost").minimise) == ("time", "cost")
+        assert (objective.evaluated, objective.failure) == (False, 1.0)
+    evaluated = minionsrl.testbeds_of("Hopper-v4")["authors-0.0003"].objective("cost", failure=None)
+    assert (evaluated.evaluated, evaluated.failure, evaluated.minimise) == (True, None, "cost")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Schedulers trained in several ways: the settings that are searched, what is chosen, and what is reported."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 
 from experiments.figures.minionsrl import ceiling, learning, outcomes
-from experiments.figures.minionsrl.learning import BUDGETS, PRESETS, Trained
+from experiments.figures.minionsrl.learning import PRESETS, Trained
 from experiments.figures.minionsrl.outcomes import References
 from experiments.figures.minionsrl.ways import WAYS, WHOLE, drawn, settings
+from experiments.tasks import minionsrl
 from experiments.toolkit.output import read_rows
 from stellaris.lab import Played
 from stellaris.lab.rounds.program import Row
+from stellaris.scheduling import Learned
 
 
 def played(*seconds: float) -> Played:
@@ -54,8 +57,68 @@ def test_runs_are_seeded_apart() -> None:
     assert not {*preset.reported} & {*preset.held_out}
 
 
-def test_every_testbed_has_a_budget() -> None:
-    assert {*BUDGETS} == {*ceiling.testbeds()}
+def test_a_budget_is_for_those_who_observe_it() -> None:
+    """The comparisons have none."""
+    for testbed in ceiling.testbeds():
+        bench = learning.bench(PRESETS["smoke"], testbed, 4)
+        assert bench.task.budget == bench.of.budget.cost == minionsrl.BUDGETS["CartPole-v1", testbed]
+        assert bench.unlimited.budget == replace(bench.of.budget, cost=np.inf)
+        target = PRESETS["smoke"].ceiling.target
+        goal = (bench.of.budget.target_return, bench.of.budget.target_evaluation)
+        assert goal == ((target, np.inf) if testbed == "tuned" else (np.inf, target))
+        assert (bench.of.evaluation is None) == (testbed == "tuned")
+
+
+class Made:
+    """In place of compiled rounds: notes who decides, and how many seeds there are."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int]] = []
+
+    def play(self, deciders: Any, seeds: Any, *, block: int | None) -> Played:
+        self.seen.append((len(deciders), block or 0))
+        return played(*map(float, seeds))
+
+
+def test_only_limited_runs_have_the_budget() -> None:
+    with_budget, without = Made(), Made()
+    bench = learning.Bench(cast(Any, None), cast(Any, with_budget), cast(Any, without), block=3)
+    first, second = bench.play([[1], [2]], (5, 6))
+    assert (with_budget.seen, without.seen) == ([], [(4, 3)])
+    assert [outcomes.outcome(one, "time").tolist() for one in (first, second)] == [[5.0, 6.0]] * 2
+    bench.play([[1]], (5,), limited=True)
+    assert (with_budget.seen, without.seen) == ([(1, 3)], [(4, 3)])
+    bench.unbound([first], (5, 6))
+    assert len(with_budget.seen) == 1
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    learning.add_arguments(parser)
+    return parser.parse_args(["--preset", "small", "--testbeds", "tuned", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds", "searched"),
+    [((), 2, 6), (("--trainings", "5"), 5, 6), (("--searched", "0"), 2, 0), (("--searched", "9"), 2, 9)],
+)
+def test_the_number_of_trainings(
+    words: tuple[str, ...], seeds: int, searched: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is the preset's, or as asked; 0 settings are none. What did best for each objective is saved."""
+    presets: list[Any] = []
+
+    def compared(on: Any, preset: Any, ways: Any, save: Any) -> Any:
+        presets.append(preset)
+        for minimise, most in (("cost", 2), ("time", 3)):
+            save(minimise, Learned.untrained(most=most, seed=0))
+        yield "schedulers", [{"way": "none"}]
+
+    monkeypatch.setattr(learning, "compared", compared)
+    assert learning.main(options(*words, "--out", str(tmp_path))) == 0
+    assert (presets[0].seeds, presets[0].searched) == (seeds, searched)
+    saved = {minimise: Learned.load(tmp_path / f"tuned-{minimise}.npz").most for minimise in ("cost", "time")}
+    assert saved == {"cost": 2, "time": 3}
 
 
 def test_parts_of_runs() -> None:
@@ -131,6 +194,7 @@ def test_smoke(tmp_path: Path) -> None:
         (minimise, seed) for seed in ("1000", "1001") for minimise in ("cost", "time")
     ]
     assert [row["chosen"] for row in search].count("True") == 2
+    assert {path.name for path in tmp_path.glob("*.npz")} == {"authors-cost.npz", "authors-time.npz"}
     assert {row["way"].split(":")[0] for row in read_rows(tmp_path / "training_authors.csv")} == {
         "held for five rounds",
         "searched",

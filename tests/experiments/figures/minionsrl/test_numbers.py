@@ -1,0 +1,148 @@
+"""Fixed numbers, two levels and trained schedulers on the event loop: what the report makes of runs, made up here."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.figures.minionsrl import numbers
+from experiments.figures.minionsrl.ceiling import Schedule
+from experiments.study.cells import Cell, Finished
+from experiments.tasks import minionsrl
+from experiments.toolkit.output import read_rows
+from stellaris.scheduling import Learned
+from stellaris.systems import Budget
+
+FAILED = {"evaluation_return": 449.9, "episode_return": np.nan}
+
+
+@pytest.fixture(autouse=True)
+def unlearned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path / "schedulers")
+
+
+def finished(
+    schedule: Schedule = numbers.ALL,
+    seed: int = 0,
+    testbed: str = "authors",
+    environment: str = "CartPole-v1",
+    **last: Any,
+) -> Finished:
+    """A run of two rounds that ends so; by default it reaches the target by its evaluation."""
+    (variant,) = (
+        one for one in numbers._variants(environment) if one.factors == {"testbed": testbed, "schedule": str(schedule)}
+    )
+    assert variant.limits is not None
+    cell = Cell(variant.contender, variant.workload, variant.limits, seed, variant.setting, factors=variant.factors)
+    first = {"seconds": 4.0, "episodes": 9, "episode_return": 20.0, "cost_pay_per_use": 1.0, "actors": 3}
+    goal = "episode_return" if testbed == "tuned" else "evaluation_return"
+    end = {**first, "seconds": 9.0, "episodes": 40, "cost_pay_per_use": 2.0, "actors": 5, goal: 450.0, **last}
+    return Finished(cell, Path(), [first, end], {})
+
+
+@pytest.mark.parametrize(
+    ("limits", "last", "reached"),
+    [
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 32}, True),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 449.9, "episodes": 32}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 31}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": np.nan, "episodes": 32}, False),
+        (
+            Budget(steps=10**6, target_return=450.0, window=32),
+            {"episode_return": 449.9, "evaluation_return": 500.0},
+            False,
+        ),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 450.0, "episodes": 3}, True),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 449.9}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": np.nan}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"episode_return": 500.0}, False),
+    ],
+)
+def test_what_has_reached_its_target(limits: Budget, last: Mapping[str, float], reached: bool) -> None:
+    """By a full window of episodes or by an evaluation, whichever is limited."""
+    one = finished(testbed="tuned", **last)
+    assert numbers.reached(replace(one, cell=replace(one.cell, budget=limits))) is reached
+
+
+def test_ratios_are_of_pairs_of_seeds() -> None:
+    """A run that misses the target has no time to it; a ratio needs both runs of a seed."""
+    all_ = [
+        finished(seed=0, seconds=10.0, cost_pay_per_use=2.0),
+        finished(seed=1, seconds=20.0, cost_pay_per_use=4.0),
+        finished(seed=2, **FAILED),
+    ]
+    own = [
+        finished(Schedule(8, 8, 0), seed=3, seconds=70.0, cost_pay_per_use=7.0),  # all actors lack this seed
+        finished(Schedule(8, 8, 0), seed=1, seconds=30.0, cost_pay_per_use=3.0),
+        finished(Schedule(8, 8, 0), seed=0, **FAILED),
+        finished(Schedule(8, 8, 0), seed=2, seconds=50.0, cost_pay_per_use=5.0),
+    ]
+    everyone = {one.cell.seed: one for one in all_}
+    # Medians and ranges, as there are few seeds.
+    assert numbers._columns(own, everyone) == ("3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "1.5", "0.75")
+    assert numbers._columns(own[:1], everyone) == ("1 of 1", "4.0", "70", "7", "", "")
+    assert numbers._columns(own[2:3], everyone) == ("0 of 1", "4.0", "", "", "", "")
+    assert numbers._columns(all_, everyone)[-2:] == ("1", "1")
+
+
+def test_each_testbed_has_its_own_baseline(tmp_path: Path) -> None:
+    """And each environment its own picture."""
+    runs = [
+        finished(schedule, testbed=testbed, environment=environment, seconds=seconds)
+        for environment, testbed, times in (
+            ("CartPole-v1", "tuned", (10.0, 20.0)),
+            ("CartPole-v1", "authors", (40.0, 10.0)),
+            ("Hopper-v4", "authors-0.0003", (8.0, 4.0)),
+        )
+        for schedule, seconds in zip((numbers.ALL, Schedule(8, 32, 16)), times, strict=True)
+    ]
+    runs = [replace(one, history=[*one.history[:-1], one.history[-1] | {"evaluation_return": 600.0}]) for one in runs]
+    numbers._report(runs, tmp_path, Console(file=io.StringIO()))
+    rows = read_rows(tmp_path / "table.csv")
+    assert [row["testbed"] for row in rows] == ["tuned"] * 2 + ["authors"] * 2 + ["authors-0.0003"] * 2
+    assert [row["actors"] for row in rows] == ["32", "8, then 32 from round 17"] * 3
+    assert [row["s / all"] for row in rows] == ["1", "2", "1", "0.25", "1", "0.5"]
+    pictures = {f"numbers_{name}.{kind}" for name in ("CartPole-v1", "Hopper-v4") for kind in ("png", "pdf")}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"table.csv", *pictures}
+
+
+@pytest.mark.slow
+def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
+    """Of an environment, a testbed and an objective. Their runs have the testbed's budget, and no others."""
+    folder = minionsrl.SCHEDULERS
+    folder.mkdir()
+    assert numbers.learned("CartPole-v1", "authors") == {}
+    for seed, name in enumerate(
+        ("CartPole-v1", "CartPole-v1-cost", "CartPole-v1-authors-time", "CartPole-v1-authors-0.001-cost")
+    ):
+        Learned.untrained(most=minionsrl.ACTORS, seed=0, hold=seed + 1).save(folder / f"{name}.npz")
+    holds = {
+        testbed: {name: one.hold for name, one in numbers.learned("CartPole-v1", testbed).items()}
+        for testbed in ("tuned", "authors", "authors-0.001")
+    }
+    assert holds == {"tuned": {}, "authors": {"learned, for time": 3}, "authors-0.001": {"learned, for cost": 4}}
+    costs = {one.name: one.limits.cost for one in numbers._variants("CartPole-v1") if one.limits}
+    assert {name: cost for name, cost in costs.items() if np.isfinite(cost)} == {
+        "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
+        "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
+    }
+    assert len(costs) == 3 * len(numbers.SCHEDULES) + 2
+
+
+def test_a_variant_is_of_its_testbed() -> None:
+    """With its functions, its learner and its evaluations."""
+    for environment in minionsrl.RATES:
+        testbeds = minionsrl.testbeds_of(environment)
+        variants = numbers._variants(environment)
+        assert len({one.name for one in variants}) == len(variants) == len(testbeds) * len(numbers.SCHEDULES)
+        for one in variants:
+            task = testbeds[one.factors["testbed"]]
+            system: Any = one.contender.system
+            assert (system.algorithm, one.workload, one.evaluation) == (task.ppo, task.workload, task.evaluation)
+            assert (one.contender.functions, one.limits) == (task.functions, task.limits)
+            assert str(system.scheduler) == one.factors["schedule"]
