@@ -51,7 +51,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "cartpole": minionsrl.on_cartpole,
     "mujoco": minionsrl.on_mujoco,
     "minionsrl-ceiling": minionsrl.ceiling,
-    "minionsrl-learned": minionsrl.learned,
     "trajectories": learning.trajectories,
     "half-lost": lambda: learning.half_lost("best"),
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
