@@ -65,7 +65,8 @@ def learned() -> Table:
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
-    return Estimate(*(float(row[f"{column}{end}"]) for end in ("", "_low", "_high")), claim=True)
+    middle, low, high = (float(row[f"{column}{end}"]) for end in ("", "_low", "_high"))
+    return Estimate(middle, low, high, claim=True)
 
 
 def _table(environment: str) -> list[Mapping[str, str]]:
