@@ -46,6 +46,8 @@ class Preset:
     reported: Sequence[int] = REPORTED
     held_out: Sequence[int] = HELD_OUT
     fixed: Sequence[int] = (4, 8, 12, 16, 20, 24, 28)
+    objectives: Sequence[Minimise] = OBJECTIVES
+    surface: bool = True  #: whether quadratic surfaces are fitted.
 
 
 _FEW: Any = {"reported": range(20, 22), "held_out": (500,), "fixed": (4,)}
@@ -195,7 +197,7 @@ def surfaces(on: Bench, preset: Preset) -> Iterator[tuple[Minimise, int, Schedul
     runs = [TRAINING * (seed + 1) + i for seed in seeds for i in range(preset.episodes)]
     played = parts(on.of.play(each, runs, block=on.block), len(seeds))
     for seed in seeds:
-        for minimise in OBJECTIVES:
+        for minimise in preset.objectives:
             yield minimise, seed, fitted(numbers[seed], outcome(played[seed], minimise), most)
 
 
@@ -308,25 +310,26 @@ def compared(
     """
     report = Report.of(on, preset)
     yield "schedulers", report.first()
-    yield "schedulers", report.surfaces()
-    both = [(minimise, seed) for seed in range(preset.seeds) for minimise in OBJECTIVES]
+    if preset.surface:
+        yield "schedulers", report.surfaces()
+    both = [(minimise, seed) for seed in range(preset.seeds) for minimise in preset.objectives]
     own = [Trained(name, WAYS[name], *of) for of in both for name in ways]
     tried = [
         Trained("", way, minimise, SEARCH + i)
         for i, way in enumerate(drawn(preset.searched))
-        for minimise in OBJECTIVES
+        for minimise in preset.objectives
     ]
     train(on, preset, [*own, *tried])
     yield "training", [row for one in own for row in one.rows]
     if tried:
         yield "search", search_rows(tried)
-    for minimise in OBJECTIVES:
+    for minimise in preset.objectives:
         if candidates := [one for one in (*own, *tried) if one.way.held_out]:
             save(minimise, chosen(candidates, minimise).scheduler)
     yield "schedulers", report.trained(own)
     if not tried:
         return
-    best = {minimise: chosen(tried, minimise).way for minimise in OBJECTIVES}
+    best = {minimise: chosen(tried, minimise).way for minimise in preset.objectives}
     anew = [
         Trained(f"searched: {described(best[minimise])}", best[minimise], minimise, seed) for minimise, seed in both
     ]
@@ -341,6 +344,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=[*ceiling.testbeds()], help="the testbeds")
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
+    add("--minimise", nargs="+", choices=OBJECTIVES, default=[*OBJECTIVES], help="what runs should minimise")
+    add("--fixed", nargs="+", type=options.whole(1), help="fixed numbers to compare with (default: the preset's)")
+    add("--surface", action=argparse.BooleanOptionalAction, default=True, help="whether to fit quadratic surfaces")
     add("--trainings", type=options.whole(1), help="number of trainings in each way (default: the preset's)")
     add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
@@ -354,6 +360,9 @@ def main(arguments: argparse.Namespace) -> int:
         preset,
         seeds=arguments.trainings or preset.seeds,
         searched=preset.searched if arguments.searched is None else arguments.searched,
+        fixed=arguments.fixed or preset.fixed,
+        objectives=arguments.minimise,
+        surface=arguments.surface,
     )
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from rich.console import Console
@@ -14,7 +13,7 @@ from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
 from experiments.toolkit import plots
-from experiments.toolkit.statistics import Estimate, estimate
+from experiments.toolkit.statistics import estimate
 from stellaris.scheduling import Learned, Scheduler
 
 DESCRIPTION = "time and cost to the target for fixed numbers of actors, schedules and trained schedulers"
@@ -39,11 +38,11 @@ def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
 
 def _variants(environment: str, schedules: Sequence[Schedule] = SCHEDULES) -> Sequence[Variant]:
     """Returns each schedule, and each trained scheduler, on each testbed of an environment."""
-    known: Mapping[str, Scheduler] = {str(one): one for one in schedules}
+    named: Mapping[str, Scheduler] = {str(one): one for one in schedules}
     return [
         _variant(name, testbed, task, scheduler, environment)
         for testbed, task in minionsrl.testbeds_of(environment).items()
-        for name, scheduler in (*known.items(), *learned(environment, testbed).items())
+        for name, scheduler in {**named, **learned(environment, testbed)}.items()
     ]
 
 
@@ -94,19 +93,15 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
     """Returns the cells of a row. Runs that miss the target have no time to it, and no ratio."""
     there = [one for one in of if reached(one)]
-    pairs = [(one, everyone[one.cell.seed]) for one in there if one.cell.seed in everyone]
-    pairs = [(one, other) for one, other in pairs if reached(other)]
+    pairs = [(one, other) for one in there if (other := everyone.get(one.cell.seed)) is not None and reached(other)]
     actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
+    spent = [[one.history[-1][column] for one in there] for column in SPENT]
+    ratios = [[one.history[-1][column] / other.history[-1][column] for one, other in pairs] for column in SPENT]
+    mean = sum(sum(one) / len(one) for one in actors) / len(actors) if all(actors) else float("nan")
     return (
         f"{len(there)} of {len(of)}",
-        f"{sum(map(_mean, actors)) / len(actors):.1f}",
-        *(_said(estimate([one.history[-1][column] for one in there])) if there else "" for column in SPENT),
-        *(
-            _said(estimate([one.history[-1][column] / other.history[-1][column] for one, other in pairs]))
-            if pairs
-            else ""
-            for column in SPENT
-        ),
+        f"{mean:.1f}",
+        *(str(estimate(column)) if column else "" for column in (*spent, *ratios)),
     )
 
 
@@ -119,14 +114,6 @@ def reached(one: Finished) -> bool:
     limits, last = one.cell.budget, one.history[-1]
     by_window = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
     return bool(by_window or last.get("evaluation_return", -float("inf")) >= limits.target_evaluation)
-
-
-def _mean(numbers: Sequence[Any]) -> float:
-    return float(sum(numbers) / len(numbers)) if numbers else 0.0
-
-
-def _said(found: Estimate) -> str:
-    return str(found)
 
 
 def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:

@@ -50,6 +50,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "million-steps": stellaris.million_steps,
     "cartpole": minionsrl.on_cartpole,
     "mujoco": minionsrl.on_mujoco,
+    "minionsrl-ceiling": minionsrl.ceiling,
     "trajectories": learning.trajectories,
     "half-lost": lambda: learning.half_lost("best"),
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),

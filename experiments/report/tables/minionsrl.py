@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.report.tables.results import estimated, first, middle, rows, runs
 from experiments.report.tables.table import Table
+from experiments.toolkit.statistics import Estimate
 
 _STUDY = "small/minionsrl-training"
 #: The headings of `_spent`.
@@ -30,6 +32,41 @@ def on_mujoco() -> Table:
             papers = (row[name].split(" ")[0] for name in ("paper's s", "paper's USD"))
             lines.append((label, *_spent(row), *papers))
     return Table(("", *_SPENT, "paper's s", "paper's USD"), lines)
+
+
+_CEILING, _LEARNING = "minionsrl-ceiling", "minionsrl-learning"
+#: The testbeds of the ceiling, in the page's words.
+_TESTBEDS = {"authors": "the authors' learner", "tuned": "the tuned learner"}
+_OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
+
+
+def ceiling() -> Table:
+    """Returns the best fixed number and the best two levels by testbed and objective, relative to all actors."""
+    lines = []
+    for testbed, label in _TESTBEDS.items():
+        for row in rows(f"{_CEILING}/best_{testbed}.csv"):
+            numbers = Schedule(*(int(row[column]) for column in ("first", "then", "change")))
+            ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))
+            lines.append((label, _OBJECTIVES[row["objective"]], str(numbers), *ratios))
+            label = ""
+    headings = ("chosen on 20 runs, compared on 20 others", "chosen for", "actors", "time / Max's", "cost / Max's")
+    return Table(headings, lines, left=headings[1:3])
+
+
+def learned() -> Table:
+    """Returns what trained schedulers take on the authors' learner, relative to all actors, and the references."""
+    lines = []
+    for row in rows(f"{_LEARNING}/schedulers_authors.csv"):
+        ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))
+        within = f"{row['within_budget']} of {row['runs']}" if row["within_budget"] else ""
+        lines.append((row["way"], row["minimise"], f"{float(row['actors']):.1f}", within, *ratios))
+    headings = ("", "minimises", "mean actors", "within the budget", "time / Max's", "cost / Max's")
+    return Table(headings, lines, left=headings[1:2])
+
+
+def _ratio(row: Mapping[str, str], column: str) -> Estimate:
+    middle, low, high = (float(row[f"{column}{end}"]) for end in ("", "_low", "_high"))
+    return Estimate(middle, low, high, claim=True)
 
 
 def _table(environment: str) -> list[Mapping[str, str]]:

@@ -37,8 +37,6 @@ from stellaris.types import NDArray
 #: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
 #: themselves; the last number also holds for all later rounds.
 Decider: TypeAlias = Learned | Fixed | Maximum | Stepped | Sequence[int]
-
-
 #: Rounds after which the runs that are over leave their blocks.
 SEGMENT = 8
 
@@ -137,8 +135,8 @@ class Rounds:
         Args:
           schedulers: the scheduler of every run, or one for each run.
           seeds: the seed of each run, and of its platform.
-          block: the largest number of runs at a time; by default 4 on a CPU, because the runs of a block wait for the
-            longest of them, and 256 on another device.
+          block: the largest number of runs at a time; by default 4 on a CPU and 256 on another device. Runs that are
+            over leave their blocks every few rounds.
 
         Returns:
           The results, in the order of the seeds.
@@ -156,8 +154,9 @@ class Rounds:
         checks.whole(at_least=1, block=block)
         runs = [self._decisions(one) for one in _each(schedulers, len(seeds))]
         learned = np.array([isinstance(one, Learned) for one in runs])
-        groups = [group for kind in (True, False) if len(group := np.flatnonzero(learned == kind))]
-        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], min(block, len(seeds))) for of in groups]
+        groups = [group for kind in (True, False) if (group := np.flatnonzero(learned == kind).tolist())]
+        block = min(block, 1 << (len(seeds) - 1).bit_length())  # few sizes, because each is compiled
+        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], block) for of in groups]
         longest = max(int(carry.round.max()) for carry, _ in ended)
         order = np.argsort(np.concatenate(groups))
         carry = jax.tree.map(lambda *of: np.concatenate(of)[order], *[carry for carry, _ in ended])
@@ -177,21 +176,21 @@ class Rounds:
         All runs continue by a segment at a time. Those that are not over then form new blocks, each of runs of as many
         actors: so none waits for a longer run, and a round has no room for the actors of an earlier one.
         """
-        count, actors = len(seeds), self.workload.actors
+        count = len(seeds)
         room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
         given = self._given(_filled(runs, room), _filled(seeds, room))
         carry = self._first(given)
-        tables, alive, began, held = list[Row](), np.arange(count), 0, np.zeros(room, np.int32)
-        while len(alive) and began < self.most:
+        tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
+        while alive and began < self.most:
             width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
             advanced = []
-            for members, widest in _blocks(alive, width, actors, block):
+            for members, widest in _blocks(np.array(alive), width, self.workload.actors, block):
                 own, rows = self._advance(widest)(*_taken((given, carry), members))
                 carry = _put(carry, members, own)
                 advanced.append((members, rows))
             tables.append(_table(count, jax.device_get(advanced)))
             over, held = jax.device_get((carry.over, carry.held))
-            alive, began = np.array([i for i in alive if not over[i]]), began + SEGMENT
+            alive, began = [i for i in alive if not over[i]], began + SEGMENT
         kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
         ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
         return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)

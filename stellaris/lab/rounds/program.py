@@ -259,8 +259,8 @@ class Program:
             gradients=carry.gradients + learned.gradients,
             finite=learned.finite,
         )
-        carry, row = self._account(carry, actors, calls, learner, sampled, learned, divergence)
-        row = row._replace(evaluation_return=self._evaluation(given, carry))
+        evaluation = self._evaluation(given, carry)
+        carry, row = self._account(carry, actors, calls, learner, sampled, learned, divergence, evaluation)
         return self._ended(carry, row), row
 
     def _decided(self, given: Given, carry: Carry) -> jax.Array:
@@ -375,7 +375,7 @@ class Program:
     def _evaluation(self, given: Given, carry: Carry) -> jax.Array:
         """Returns the mean return of the newest version's evaluation, as `evaluate` computes it; NaN without one."""
         if not self.evaluated:
-            return jnp.float32(jnp.nan)
+            return jnp.full((), jnp.nan)
         seed = jnp.asarray(given.evaluations)[carry.round]
         key, places = jax.random.key(seed), jnp.arange(self.evaluated)
 
@@ -401,7 +401,8 @@ class Program:
         none = jnp.zeros(self.evaluated, bool), jnp.zeros(self.evaluated, jnp.float32)
         returns = jax.lax.while_loop(more, advance, (slots, jnp.int32(0), *none))[3]
         with jax.enable_x64(True):
-            return jnp.mean(returns.astype(jnp.float64))
+            mean: jax.Array = jnp.mean(returns.astype(jnp.float64))
+            return mean
 
     # ---- times and costs -------------------------------------------------------------------------------------------
 
@@ -440,6 +441,7 @@ class Program:
         sampled: _Sampled,
         learned: _Learned,
         divergence: jax.Array,
+        evaluation: jax.Array,
     ) -> tuple[Carry, Row]:
         """Moves the clock, and counts steps, episodes and costs; returns the row of the round."""
         # Ordered by fragment and then by step, as the event loop counts episodes.
@@ -467,7 +469,7 @@ class Program:
                 episodes > 0, jnp.sum(recent) / jnp.clip(episodes, 1, jnp.int32(self.budget.window)), jnp.nan
             ),
             gradients=carry.gradients,
-            evaluation_return=jnp.nan,
+            evaluation_return=evaluation,
             costs=bills.costs(self.prices, self.functions, carry.pools, end),
         )
         state: dict[str, Any] = {
@@ -486,8 +488,8 @@ class Program:
     @wide
     def _ended(self, carry: Carry, row: Row) -> Carry:
         """Counts the round, and decides whether the run is over."""
-        reached = (row.episodes >= self.budget.window) & (row.episode_return >= self.budget.target_return)
-        reached |= row.evaluation_return >= self.budget.target_evaluation
+        by_window = (row.episodes >= self.budget.window) & (row.episode_return >= self.budget.target_return)
+        reached = jnp.asarray(by_window | (row.evaluation_return >= self.budget.target_evaluation))
         spent = jnp.asarray(row.costs[0] >= self.budget.cost if self.prices else False)
         return carry._replace(
             round=carry.round + jnp.int32(1),

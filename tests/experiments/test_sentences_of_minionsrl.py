@@ -1,0 +1,101 @@
+"""The answers about what a scheduler of actors could save are those of the committed tables."""
+
+import functools
+import statistics
+
+from tests.experiments.committed import RESULTS, missing
+from tests.experiments.csv_rows import rows
+
+PAGE = "docs/results.md"
+STUDY = RESULTS / "minionsrl-ceiling"
+TESTBEDS = AUTHORS, TUNED = "authors", "tuned"
+
+
+@functools.cache
+def best(testbed):
+    """The rows of the best schedules, by objective and kind."""
+    return {(row["objective"], row["kind"]): row for row in rows(STUDY / f"best_{testbed}.csv")}
+
+
+@functools.cache
+def fixed(testbed):
+    """The rows of the fixed numbers, by number."""
+    return {int(row["then"]): row for row in rows(STUDY / f"schedules_{testbed}.csv") if row["change"] == "0"}
+
+
+def ratio(row, column):
+    middle, low, high = (f"{float(row[column + end]):.2f}" for end in ("", "_low", "_high"))
+    return f"{middle} ({low} to {high})"
+
+
+def test_the_runs() -> None:
+    runs = {testbed: rows(STUDY / f"runs_{testbed}.csv.gz") for testbed in TESTBEDS}
+    assert {len(of) for of in runs.values()} == {242 * 20}
+    assert not [row for of in runs.values() for row in of if row["seconds"] == "inf"]
+    for testbed, of in runs.items():  # the tables are those of the runs
+        for number, row in fixed(testbed).items():
+            own = [float(one["seconds"]) for one in of if one["change"] == "0" and int(one["then"]) == number]
+            assert statistics.median(own) == float(row["seconds"])
+    assert sum(map(len, runs.values())) == 9680
+    assert not missing(PAGE, "All fixed numbers of actors and 210 schedules of two levels were run", "9,680 runs")
+    for testbed in TESTBEDS:
+        assert "NVIDIA H100" in (STUDY / f"provenance_{testbed}.json").read_text()
+
+
+def test_the_authors_learner() -> None:
+    row = best(AUTHORS)["cost at equal time", "fixed"]
+    assert row["then"] == "14"
+    rounds = [float(fixed(AUTHORS)[number]["rounds"]) for number in range(14, 33)]
+    assert (min(rounds), max(rounds)) == (28.5, 32.0)
+    costs = [float(fixed(AUTHORS)[number]["cost"]) for number in (14, 20, 26, 32)]
+    assert costs == sorted(costs)
+    assert not missing(
+        PAGE,
+        "From 14 to 32 actors the number of rounds hardly changes (medians of 28.5 to 32)",
+        f"14 actors take {ratio(row, 'time')} times as long as 32 and cost {ratio(row, 'cost')} of it.",
+    )
+    for number in (8, 4):
+        assert float(fixed(AUTHORS)[number]["cost"]) < float(fixed(AUTHORS)[14]["cost"])
+        assert float(fixed(AUTHORS)[number]["seconds"]) > float(fixed(AUTHORS)[14]["seconds"])
+
+
+def test_two_levels() -> None:
+    several = {(t, name): row for t in TESTBEDS for (name, kind), row in best(t).items() if kind == "two levels"}
+    below = [case for case, row in several.items() if float(row["to_fixed_high"]) < 1]
+    assert below == [(AUTHORS, "time")]
+    assert len(several) == 6
+    assert all(
+        float(row["to_fixed_low"]) < 1 < float(row["to_fixed_high"]) for c, row in several.items() if c != below[0]
+    )
+    row = several[AUTHORS, "time"]
+    saved = [round(100 * (1 - float(row[f"to_fixed{end}"]))) for end in ("", "_high", "_low")]
+    lucky = best(AUTHORS)["time", "fixed"]
+    at_equal_time = float(several[AUTHORS, "cost at equal time"]["time"])
+    assert not missing(
+        PAGE,
+        f"by {saved[0]} % ({saved[1]} to {saved[2]}), where the fixed number was an unlucky choice "
+        f"({lucky['then']} takes {float(lucky['time']):.2f} times as long as 32 on other seeds)",
+        f"that were chosen at Max's time take {at_equal_time:.2f} times Max's time on other seeds",
+    )
+
+
+def test_the_tuned_learner_and_the_budget() -> None:
+    row = best(TUNED)["cost", "fixed"]
+    assert row["then"] == "15"
+    said = f"15 actors take {ratio(row, 'time')} times as long as 32, and cost {ratio(row, 'cost')}."
+    assert not missing(PAGE, said)
+    numbers = fixed(AUTHORS)
+    within = [number for number, of in numbers.items() if float(of["cost"]) <= 0.75 * float(numbers[32]["cost"])]
+    fast = [number for number in within if float(of_time(numbers[number])) <= 1.05 * of_time(numbers[32])]
+    assert max(within) == 19
+    assert [number for number in fast if number >= 13] == [*range(14, 20)]
+    assert min(fast) == 14
+    assert not missing(
+        PAGE,
+        "Within a budget of three quarters of 32 actors' median cost are up to 19 actors, and 14 to 19 of them take at "
+        "most 1.05 times the median time of 32.",
+    )
+
+
+def of_time(row):
+    return float(row["seconds"])
