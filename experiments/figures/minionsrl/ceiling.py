@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
-from experiments.toolkit import options, output, plots, provenance
+from experiments.toolkit import options, output, plots, provenance, shell
 from experiments.toolkit.statistics import Estimate, estimate
 from stellaris import ActorCritic
 from stellaris.lab import CartPole, Rounds
@@ -186,6 +186,8 @@ def main(arguments: argparse.Namespace) -> int:
     for name in arguments.testbeds:
         of, path = rounds(preset, testbeds()[name]), out / f"runs_{name}.csv.gz"
         runs = read(path) if arguments.resume and path.exists() else {}
+        if any(len(of.seconds) != preset.seeds for of in runs.values()):
+            raise shell.UsageError(f"--out {out} holds runs of another preset: name another folder")
         several = [schedule for schedule in preset.schedules() if schedule not in runs]
         # The tables are written after every few schedules, so that a run that is ended early loses little.
         together = max(1, 4 * (arguments.block or 0) // preset.seeds)

@@ -1,5 +1,6 @@
 """Compares fixed numbers of actors, two levels and learned schedulers on the event loop, on both testbeds."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ _FEW = (ALL, Schedule(8, 8, 0))
 
 def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
     """Returns the trained schedulers of a testbed, by what they minimise."""
+    if (environment, testbed) not in minionsrl.BUDGETS:
+        return {}
     names = {minimise: f"{environment}-{testbed}-{minimise}.npz" for minimise in ("cost", "time")}
     found = {minimise: minionsrl.SCHEDULERS / name for minimise, name in names.items()}
     return {f"learned, for {minimise}": Learned.load(path) for minimise, path in found.items() if path.exists()}
@@ -110,10 +113,11 @@ SPENT = ("seconds", "cost_pay_per_use")
 
 
 def reached(one: Finished) -> bool:
-    """Whether a run has reached its target."""
+    """Whether a run has reached its target within its budget."""
     limits, last = one.cell.budget, one.history[-1]
     by_window = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
-    return bool(by_window or last.get("evaluation_return", -float("inf")) >= limits.target_evaluation)
+    by_evaluation = last.get("evaluation_return", -math.inf) >= limits.target_evaluation
+    return bool((by_window or by_evaluation) and last["cost_pay_per_use"] <= limits.cost)
 
 
 def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:

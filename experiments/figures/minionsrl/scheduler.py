@@ -83,7 +83,8 @@ def task_of(environment: str, testbed: str | None) -> minionsrl.Task:
         return minionsrl.task(environment)
     known = [name for known, name in minionsrl.BUDGETS if known == environment]
     if testbed not in known:
-        raise shell.UsageError(f"--testbed {testbed}: unknown for {environment}; choose one of {', '.join(known)}")
+        choose = f"choose one of {', '.join(known)}" if known else "no testbed of it has a budget; leave --testbed out"
+        raise shell.UsageError(f"--testbed {testbed}: unknown for {environment}; {choose}")
     return replace(minionsrl.testbeds_of(environment)[testbed], budget=minionsrl.BUDGETS[environment, testbed])
 
 
