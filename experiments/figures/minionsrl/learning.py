@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.figures.minionsrl import ceiling
 from experiments.figures.minionsrl.ceiling import Schedule
-from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of
+from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of, taken
 from experiments.figures.minionsrl.ways import WAYS, WHOLE, Way, described, drawn, settings
 from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
@@ -74,9 +74,13 @@ class Bench:
 
     def unbound(self, played: Sequence[Played], seeds: Sequence[int]) -> list[Played]:
         """Plays runs, whose first decision holds throughout, again without the budget."""
-        numbers = [[int(number)] for these in played for number in these.rows.actors[:, 0]]
-        again = self.unlimited.play(numbers, [*seeds] * len(played), block=self.block)
-        return parts(again, len(played))
+        each = [
+            (int(number), seed) for these in played for number, seed in zip(these.rows.actors[:, 0], seeds, strict=True)
+        ]
+        runs = [*dict.fromkeys(each)]  # versions of a scheduler often decide alike
+        again = self.unlimited.play([[number] for number, _ in runs], [seed for _, seed in runs], block=self.block)
+        place = {run: i for i, run in enumerate(runs)}
+        return parts(taken(again, [place[run] for run in each]), len(played))
 
     def histories(self, schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
         """Plays one run for each seed, under the scheduler at the same place."""

@@ -24,12 +24,13 @@ class References(NamedTuple):
 def parts(played: Played, count: int) -> list[Played]:
     """Divides runs into `count` equal parts, in their order."""
     size = len(played.rounds) // count
+    return [taken(played, range(i * size, (i + 1) * size)) for i in range(count)]
 
-    def part(i: int) -> Played:
-        columns = {name: column for name, column in played._asdict().items() if name != "sheets"}
-        return played._replace(**jax.tree.map(lambda x: x[i * size : (i + 1) * size], columns))
 
-    return [part(i) for i in range(count)]
+def taken(played: Played, places: Sequence[int]) -> Played:
+    """Returns the runs at these places."""
+    columns = {name: column for name, column in played._asdict().items() if name != "sheets"}
+    return played._replace(**jax.tree.map(lambda x: x[np.asarray(places)], columns))
 
 
 def outcome(played: Played, minimise: Minimise) -> NDArray:

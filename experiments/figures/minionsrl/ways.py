@@ -12,6 +12,9 @@ from stellaris.scheduling.training import AUTHORS_PPO, SCHEDULER_PPO
 
 #: Number of rounds above that of any run: the first decision holds for the whole run.
 WHOLE = 2**20
+#: The penalty of a failure, in runs, where the budget binds. With 1, a run of many actors that spends the budget and
+#: stops near the target has about the reward of a run that reaches it, because what it misses is what it saves.
+FAILURE = 4.0
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Way:
     ppo: PPO
     hold: int = 1
     together: int = 2
-    failure: float | None = 1.0
+    failure: float | None = FAILURE
     normalise: bool = True
     held_out: bool = True
 

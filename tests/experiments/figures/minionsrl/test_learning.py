@@ -41,7 +41,7 @@ def test_the_settings_that_are_searched() -> None:
     }
     for name, count in (("learning_rate", 3), ("clip", 3), ("entropy_coefficient", 3), ("value_coefficient", 4)):
         assert len({settings(way)[name] for way in everything}) == count
-    assert all(way.failure == 1.0 and way.held_out and way.ppo.kl_target is None for way in everything)
+    assert all(way.failure == 4.0 and way.held_out and way.ppo.kl_target is None for way in everything)
 
 
 def test_runs_are_seeded_apart() -> None:
