@@ -79,6 +79,6 @@ def test_the_seed_decides() -> None:
 
 
 def test_an_episode_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "_MOST_STEPS", 100)
+    monkeypatch.setattr(evaluation, "MOST_STEPS", 100)
     (episode,) = evaluate(*on(Endless), Endless, episodes=1, seed=0)
     assert episode == (128.0, 128)
