@@ -97,5 +97,19 @@ def test_the_tuned_learner_and_the_budget() -> None:
     )
 
 
+def test_a_scheduler_that_learned_to_fail() -> None:
+    home = RESULTS / "minionsrl-learning" / "penalty-1"
+    table = {one["way"]: one for one in rows(home / "schedulers_authors.csv")}
+    row, sixteen = table["held for the run"], table["always 16"]
+    assert [one["episodes"] for one in rows(home / "training_authors.csv")][-1] == "100"
+    assert not missing(
+        PAGE,
+        f"it chose {float(row['actors']):.1f} actors on average, with which {row['within_budget']} of {row['runs']} other "
+        "runs reach the target within the budget",
+        f"they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}.",
+        f"16 actors in every round take {ratio(sixteen, 'time')} times Max's time and cost {ratio(sixteen, 'cost')}.",
+    )
+
+
 def of_time(row):
     return float(row["seconds"])
