@@ -34,7 +34,7 @@ def on_mujoco() -> Table:
     return Table(("", *_SPENT, "paper's s", "paper's USD"), lines)
 
 
-_CEILING, _LEARNING = "minionsrl-ceiling", "minionsrl-learning"
+_CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling, in the page's words.
 _TESTBEDS = {"authors": "the authors' learner", "tuned": "the tuned learner"}
 _OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
@@ -51,17 +51,6 @@ def ceiling() -> Table:
             label = ""
     headings = ("chosen on 20 runs, compared on 20 others", "chosen for", "actors", "time / Max's", "cost / Max's")
     return Table(headings, lines, left=headings[1:3])
-
-
-def learned() -> Table:
-    """Returns what trained schedulers take on the authors' learner, relative to all actors, and the references."""
-    lines = []
-    for row in rows(f"{_LEARNING}/schedulers_authors.csv"):
-        ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))
-        within = f"{row['within_budget']} of {row['runs']}" if row["within_budget"] else ""
-        lines.append((row["way"], row["minimise"], f"{float(row['actors']):.1f}", within, *ratios))
-    headings = ("", "minimises", "mean actors", "within the budget", "time / Max's", "cost / Max's")
-    return Table(headings, lines, left=headings[1:2])
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
