@@ -104,8 +104,8 @@ def test_a_scheduler_that_learned_to_fail() -> None:
     assert [one["episodes"] for one in rows(home / "training_authors.csv")][-1] == "100"
     assert not missing(
         PAGE,
-        f"it chose {float(row['actors']):.1f} actors on average, with which {row['within_budget']} of {row['runs']} other "
-        "runs reach the target within the budget",
+        f"it chose {float(row['actors']):.1f} actors on average, with which {row['within_budget']} of {row['runs']} "
+        "other runs reach the target within the budget",
         f"they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}.",
         f"16 actors in every round take {ratio(sixteen, 'time')} times Max's time and cost {ratio(sixteen, 'cost')}.",
     )
