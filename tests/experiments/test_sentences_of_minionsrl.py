@@ -111,5 +111,18 @@ def test_a_scheduler_that_learned_to_fail() -> None:
     )
 
 
+def test_a_scheduler_that_learned() -> None:
+    home = RESULTS / "minionsrl-learning" / "penalty-4"
+    row = {one["way"]: one for one in rows(home / "schedulers_authors.csv")}["held for the run"]
+    assert float(row["time"]) <= 1.05
+    assert float(row["cost_high"]) <= 0.75
+    assert not missing(
+        PAGE,
+        f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the budget; "
+        f"without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. It is one "
+        "training.",
+    )
+
+
 def of_time(row):
     return float(row["seconds"])
