@@ -118,8 +118,8 @@ def test_a_scheduler_that_learned() -> None:
     assert float(row["cost_high"]) <= 0.75
     assert not missing(
         PAGE,
-        f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the budget; "
-        f"without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. It is one "
+        f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the "
+        f"budget; without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. It is one "
         "training.",
     )
 
