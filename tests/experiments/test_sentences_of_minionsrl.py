@@ -119,8 +119,8 @@ def test_a_scheduler_that_learned() -> None:
     assert not missing(
         PAGE,
         f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the "
-        f"budget; without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. It is one "
-        "training.",
+        f"budget; without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. "
+        "It is one training.",
     )
 
 
