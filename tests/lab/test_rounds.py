@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from stellaris import IMPALA, PPO
-from stellaris.acting import ActorCritic
+from stellaris.acting import ActorCritic, evaluation
+from stellaris.acting.policies import PolicyVersion
 from stellaris.lab import CartPole
 from stellaris.lab.rounds import Rounds, bills, containers, play
 from stellaris.lab.rounds.draws import draws_of
+from stellaris.lab.rounds.evaluation import evaluated
 from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
 from stellaris.lab.rounds.play import SEGMENT
 from stellaris.lab.statistics import wide as in_float64
@@ -292,6 +294,26 @@ def test_a_segment_has_room_for_its_decisions(rounds: Rounds, hold: int, widths:
 def test_a_segment_has_room_for_its_numbers(rounds: Rounds) -> None:
     numbers = np.array([1] * 8 + [2, 4] + [1] * 6 + [3] * 4)
     assert [rounds._width(numbers, began, 0) for began in (0, 8, 16)] == [1, 4, 3]
+
+
+@dataclass(frozen=True)
+class Endless(CartPole):
+    """The pole never falls."""
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> Any:
+        return super().step(state, action, key)._replace(terminated=jnp.bool_(False), truncated=jnp.bool_(False))
+
+
+@pytest.mark.parametrize("env", [CartPole(time_limit=70), Endless()])
+def test_evaluations_are_those_of_evaluate(env: CartPole, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an episode reaches the limit of steps."""
+    monkeypatch.setattr(evaluation, "MOST_STEPS", 100)
+    policy = ActorCritic(hidden=(4,))(env.spec)
+    version = PolicyVersion(policy.init(jax.random.key(1)), policy.statistics().normaliser())
+    returns = jax.jit(lambda seed: evaluated(env, policy, version, episodes=5, seed=seed))(jnp.int32(7))
+    played = evaluation.evaluate(policy, version, env, episodes=5, seed=7)
+    assert returns.tolist() == [episode.episode_return for episode in played]
+    assert (len({*returns.tolist()}) > 1) != isinstance(env, Endless)
 
 
 @pytest.mark.slow

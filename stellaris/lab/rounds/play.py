@@ -19,6 +19,7 @@ from stellaris.lab.rounds.draws import draws_of
 from stellaris.lab.rounds.program import ACTOR, LEARNER, Carry, Given, Keys, Program, Row
 from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.shapes import shapes_of
+from stellaris.lab.statistics import wide
 from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.runtime.engine.execution import CONTAINERS
@@ -57,7 +58,7 @@ class Played(NamedTuple):
 
     def _row(self, run: int, k: int) -> HistoryRow:
         columns = {name: column[run, k].item() for name, column in self.rows._asdict().items() if name != "costs"}
-        for name in ("round_return", "evaluation_return"):  # absent from the history of `train`, too, without episodes
+        for name in ("round_return", "evaluation_return"):  # `train` leaves them out of rounds without such episodes
             if math.isnan(columns[name]):
                 del columns[name]
         costs = {f"cost_{name}": cost.item() for name, cost in zip(self.sheets, self.rows.costs[run, k], strict=True)}
@@ -93,7 +94,8 @@ class Rounds:
       TypeError: if the environment is not written in JAX, the policy has a memory, or the algorithm is not PPO.
       ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
         queueing time of actors that varies, provisioned containers, a time-out, fewer containers than actors, or
-        evaluations that are not in every round; or if a budget of cost has no prices, or a target of evaluations none.
+        evaluations that are not in every round; or if a budget of cost lacks prices, or a target of evaluations lacks
+        evaluations.
 
     Example:
       >>> from stellaris import ActorCritic
@@ -173,8 +175,8 @@ class Rounds:
     def _played(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int], block: int) -> tuple[Carry, Row]:
         """Plays runs whose schedulers are all learned, or all schedules; returns the runs' last states and rows.
 
-        All runs continue by a segment at a time. Those that are not over then form new blocks, each of runs of as many
-        actors: so none waits for a longer run, and a round has no room for the actors of an earlier one.
+        All runs continue by a segment at a time. Then finished runs leave, and the others form new blocks by the number
+        of actors that they need next: a run waits for others within a segment only.
         """
         count = len(seeds)
         room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
@@ -224,7 +226,7 @@ class Rounds:
         return np.array(numbers + numbers[-1:] * (self.most - len(numbers)), np.int32)
 
     def _given(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int]) -> Given:
-        """Returns the inputs of runs; those of a seed are computed once."""
+        """Returns the inputs of runs, computed once for each seed."""
         fragments = self.most * self.workload.actors
         if math.isfinite(self.budget.steps):
             fragments = min(fragments, math.ceil(self.budget.steps / self.workload.fragment) + self.workload.actors)
@@ -262,7 +264,7 @@ class Rounds:
 
     @functools.cached_property
     def _first(self) -> Any:
-        return _wide_jit(jax.vmap(self._program(1).first))
+        return jax.jit(jax.vmap(self._program(1).first))
 
     @functools.cached_property
     def _advances(self) -> dict[int, Any]:
@@ -280,9 +282,9 @@ class Rounds:
         params = policy.init(jax.random.key(0))
         opt_state = algorithm.optimizer().init(params)
         version = size(PolicyVersion(params, policy.statistics().normaliser()))
-        wide = Scheduled(Maximum()).width
+        padded = Scheduled(Maximum()).width
         batches = [
-            shapes_of(algorithm, policy, workload.fragment, wide(fragments, workload.actors)).nbytes
+            shapes_of(algorithm, policy, workload.fragment, padded(fragments, workload.actors)).nbytes
             for fragments in range(1, width + 1)
         ]
         return Program(
@@ -298,7 +300,7 @@ class Rounds:
             rounds=self.most,
             segment=SEGMENT,
             budget=self.budget,
-            evaluated=0 if self.evaluation is None else self.evaluation.episodes,
+            episodes=0 if self.evaluation is None else self.evaluation.episodes,
             # Each fetches the version. An actor is also sent the number of its noise, a learner its batch and the
             # optimizer's state; it sends back the parameters and that state.
             actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
@@ -351,7 +353,7 @@ def _blocks(alive: NDArray, width: NDArray, actors: int, block: int) -> Iterator
 
 
 def _table(count: int, advanced: Sequence[tuple[NDArray, Row]]) -> Row:
-    """Returns the rows of a segment, `[count, L]`, from those of its blocks; elsewhere NaN or 0."""
+    """Gathers the rows of a segment's blocks, `[count, L]`; other runs have NaN or 0."""
 
     def column(*of: NDArray) -> NDArray:
         whole = np.full((count, *of[0].shape[1:]), 0 if of[0].dtype.kind == "i" else np.nan, of[0].dtype)
@@ -379,19 +381,18 @@ def _filled(items: Sequence[Any], count: int) -> list[Any]:
     return [*items, *[items[-1]] * (count - len(items))]
 
 
-def _wide_jit(function: Any, **options: Any) -> Any:
-    """Returns a compiled function that keeps float64."""
-    compiled = jax.jit(function, **options)
-
-    def call(*arguments: Any) -> Any:
-        with jax.enable_x64(True):
-            return compiled(*arguments)
-
-    return call
+@jax.jit
+@wide
+def _taken(tree: Any, places: Any) -> Any:
+    """Takes the runs at these places from a tree of `[n, ...]`."""
+    return jax.tree.map(lambda x: x[places], tree)
 
 
-_taken = _wide_jit(lambda tree, places: jax.tree.map(lambda x: x[places], tree))
-_put = _wide_jit(lambda tree, places, new: jax.tree.map(lambda x, y: x.at[places].set(y), tree, new), donate_argnums=0)
+@functools.partial(jax.jit, donate_argnums=0)
+@wide
+def _put(tree: Any, places: Any, new: Any) -> Any:
+    """Puts runs back at their places."""
+    return jax.tree.map(lambda x, y: x.at[places].set(y), tree, new)
 
 
 def _stacked(trees: Sequence[Any]) -> Any:

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 
 from stellaris.acting import jax_env
-from stellaris.acting.evaluation import AT_ONCE, MOST_STEPS
 from stellaris.acting.jax_env import JaxEnvironment, Slot, Stepped
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
@@ -18,6 +17,7 @@ from stellaris.lab import statistics
 from stellaris.lab.rounds import bills, containers
 from stellaris.lab.rounds.containers import Calls, Pool
 from stellaris.lab.rounds.draws import Draws
+from stellaris.lab.rounds.evaluation import evaluated
 from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
 from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.statistics import wide
@@ -131,7 +131,7 @@ class Program:
       rounds: the largest number of rounds of a run.
       segment: the number of rounds of a segment.
       budget: the limits of a run.
-      evaluated: number of episodes of the evaluation after each round; 0 for none.
+      episodes: number of episodes of the evaluation after each round; 0 for none.
       actor_bytes: bytes that an actor transfers.
       learner_bytes: bytes that a learner transfers, by number of fragments, `[most]`.
     """
@@ -148,7 +148,7 @@ class Program:
     rounds: int
     segment: int
     budget: Budget
-    evaluated: int
+    episodes: int
     actor_bytes: int
     learner_bytes: Sequence[int]
 
@@ -373,33 +373,11 @@ class Program:
         return jnp.where(jnp.isnan(mean), 0.0, mean)
 
     def _evaluation(self, given: Given, carry: Carry) -> jax.Array:
-        """Returns the mean return of the newest version's evaluation, as `evaluate` computes it; NaN without one."""
-        if not self.evaluated:
+        """Returns the mean return of the newest version's evaluation; NaN without one."""
+        if not self.episodes:
             return jnp.full((), jnp.nan)
         seed = jnp.asarray(given.evaluations)[carry.round]
-        key, places = jax.random.key(seed), jnp.arange(self.evaluated)
-
-        def more(state: tuple[Slot, jax.Array, jax.Array, jax.Array]) -> jax.Array:
-            _, steps, ended, _ = state
-            return ~ended.all() & (steps < MOST_STEPS)
-
-        def advance(
-            state: tuple[Slot, jax.Array, jax.Array, jax.Array],
-        ) -> tuple[Slot, jax.Array, jax.Array, jax.Array]:
-            slots, steps, ended, returns = state
-            steps = steps + AT_ONCE
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, steps), places)
-            slots, _, stepped = sample(self.env, self.policy, carry.version, jnp.int32(0), slots, keys, AT_ONCE)
-            first = jnp.argmax(stepped.finished, axis=0)
-            # Only the first episode of an environment counts; one that has not ended has its return so far.
-            so_far = jnp.where(
-                stepped.finished.any(axis=0), stepped.episode_return[first, places], slots.episode_return
-            )
-            return slots, steps, ended | stepped.finished.any(axis=0), jnp.where(ended, returns, so_far)
-
-        slots = jax.vmap(functools.partial(jax_env.start, self.env), (0, None))(seed + places, 0)
-        none = jnp.zeros(self.evaluated, bool), jnp.zeros(self.evaluated, jnp.float32)
-        returns = jax.lax.while_loop(more, advance, (slots, jnp.int32(0), *none))[3]
+        returns = evaluated(self.env, self.policy, carry.version, episodes=self.episodes, seed=seed)
         with jax.enable_x64(True):
             mean: jax.Array = jnp.mean(returns.astype(jnp.float64))
             return mean
