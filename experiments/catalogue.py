@@ -152,19 +152,19 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "minionsrl-ceiling": Entry(
         "figures.minionsrl.ceiling",
         f"{MINIONSRL}, the gap that a scheduler could close",
-        {"smoke": "2", "small": "240"},
+        {"smoke": "3", "small": "900"},
         kind="figure",
     ),
     "minionsrl-numbers": Entry(
         "figures.minionsrl.numbers",
         f"{MINIONSRL}, the same gap on the event loop",
-        {"smoke": "2", "small": "600", "paper": "600"},
+        {"smoke": "2", "small": "1,500", "paper": "1,500"},
         kind="study",
     ),
     "minionsrl-learning": Entry(
         "figures.minionsrl.learning",
         f"{MINIONSRL}, ways to train the scheduler",
-        {"smoke": "3", "small": "1,000"},
+        {"smoke": "4", "small": "1,000"},
         kind="figure",
     ),
     "minionsrl-finetuning": Entry(

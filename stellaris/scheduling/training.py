@@ -45,11 +45,10 @@ class Objective:
     """The reward of a scheduler: `r_k = -beta P_k`, and a penalty at the end of a failed run.
 
     `R_k` is the mean return of the last episodes after round `k`, or, if the target is tested by evaluations, of the
-    round's evaluation. A run has failed unless its last `R_k` is at least
-    `J`, within the budget. The paper's penalty is `m = min(max_k R_k - J, 0)`, in units of return, which may be many
-    times what a run takes; without `min`, a run that exceeds both `J` and the budget would receive a bonus. With
-    `failure=f` it is in units of the run's own time or cost: `f max(m / |J|, -1) sum_k beta P_k`; where `J = 0`, any
-    `m < 0` counts as the whole run.
+    round's evaluation. A run has failed unless its last `R_k` is at least `J`, within the budget. The paper's penalty
+    is `m = min(max_k R_k - J, 0)`, in units of return, which may be many times what a run takes; without `min`, a run
+    that exceeds both `J` and the budget would receive a bonus. With `failure=f` it is in units of the run's own time or
+    cost: `f max(m / |J|, -1) sum_k beta P_k`; where `J = 0`, any `m < 0` counts as the whole run.
 
     Args:
       target: the return `J` to reach.
@@ -59,8 +58,10 @@ class Objective:
       beta: weight of the time or cost of a round, in (0, 1).
       minimise: `"time"`, the round's seconds `P_k`; or `"cost"`, its share of the budget in percent, `100 C_k / B`.
       failure: the penalty of a run that has come no nearer to the target than 0, in runs; None is the paper's penalty.
-      evaluated: whether the target is tested by evaluations, as in the run's `target_evaluation`. A round without an
-        evaluation then has no `R_k`, and the last `R_k` is that of the last evaluation.
+        Where the budget ends many runs, 1 is too little: a run that spends it near the target loses as large a share
+        of the return as it saves of the time.
+      evaluated: whether the target is tested by evaluations, as in the run's `target_evaluation`. Rounds without an
+        evaluation are then skipped: the last `R_k` is that of the last evaluation.
 
     Raises:
       ValueError: if a number is out of its range.
@@ -176,7 +177,7 @@ PlayEach: TypeAlias = Callable[[Sequence[Learned], Sequence[int]], Sequence[Hist
 
 
 class Request(NamedTuple):
-    """The runs that a training needs before it goes on: one for each seed."""
+    """The runs that a training needs next: one for each seed."""
 
     scheduler: Learned  #: decides in all of these runs.
     seeds: Sequence[int]

@@ -93,8 +93,8 @@ def train(
         an evaluation fails, with its error as the cause.
       TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints` or the
         platform cannot be saved in it, or the seed is not a whole number.
-      ValueError: if the environment is unknown or unsupported, a budget of cost has no prices, a target of
-        evaluations has no `evaluation`, two price sheets have the same name, a sheet prices no deployed function, the
+      ValueError: if the environment is unknown or unsupported, a budget of cost lacks prices, a target of
+        evaluations lacks `evaluation`, two price sheets have the same name, a sheet prices no deployed function, the
         seed is out of [0, 2**31), or the checkpoints' folder holds a run and `resume` is False; if there may be fewer
         containers than actors that need one each; if the window of the system's `StalenessControl` is below the number
         of actors; or, with a scheduler, if a decision is not in [1, actors], or the first round cost more than the

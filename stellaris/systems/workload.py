@@ -147,7 +147,7 @@ class Budget:
 
 
 def check_target(budget: Budget, evaluation: Evaluation | None) -> None:
-    """Raises a ValueError if evaluations have a target, but there are none."""
+    """Raises a ValueError unless a target of evaluations comes with evaluations."""
     if budget.target_evaluation < math.inf and evaluation is None:
         raise ValueError(
             f"budget.target_evaluation={budget.target_evaluation} needs evaluations: pass "

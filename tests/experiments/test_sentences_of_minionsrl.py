@@ -3,6 +3,9 @@
 import functools
 import statistics
 
+import pytest
+
+from experiments.tasks import minionsrl
 from tests.experiments.committed import RESULTS, missing
 from tests.experiments.csv_rows import rows
 
@@ -59,6 +62,12 @@ def test_the_authors_learner() -> None:
         assert float(fixed(AUTHORS)[number]["seconds"]) > float(fixed(AUTHORS)[14]["seconds"])
 
 
+def test_budgets_are_three_quarters_of_the_cost_of_all_actors() -> None:
+    for testbed in TESTBEDS:
+        all_ = float(fixed(testbed)[32]["cost"])
+        assert minionsrl.BUDGETS["CartPole-v1", testbed] == pytest.approx(0.75 * all_, rel=0.01)
+
+
 def test_two_levels() -> None:
     several = {(t, name): row for t in TESTBEDS for (name, kind), row in best(t).items() if kind == "two levels"}
     below = [case for case, row in several.items() if float(row["to_fixed_high"]) < 1]
@@ -107,7 +116,8 @@ def test_a_scheduler_that_learned_to_fail() -> None:
         f"it chose {float(row['actors']):.1f} actors on average, with which {row['within_budget']} of {row['runs']} "
         "other runs reach the target within the budget",
         f"they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}.",
-        f"16 actors in every round take {ratio(sixteen, 'time')} times Max's time and cost {ratio(sixteen, 'cost')}.",
+        f"On them 16 actors in every round take {ratio(sixteen, 'time')} times Max's time and cost "
+        f"{ratio(sixteen, 'cost')}.",
     )
 
 
@@ -120,7 +130,7 @@ def test_a_scheduler_that_learned() -> None:
         PAGE,
         f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the "
         f"budget; without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. "
-        "It is one training.",
+        "It is one training",
     )
 
 

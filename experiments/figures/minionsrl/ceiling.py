@@ -142,7 +142,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """Returns a row for the best schedule of each kind and objective, on seeds on which it was not chosen.
 
-    Ratios are to all actors, and of two levels also to the best fixed number, in what is minimised.
+    Ratios are to all actors, and for two levels also to the best fixed number.
     """
     choices = {(name, fixed): best(runs, name, fixed=fixed) for name in OBJECTIVES for fixed in (True, False)}
     chosen = {of_what: schedule for of_what, schedule in choices.items() if schedule is not None}
@@ -186,7 +186,7 @@ def main(arguments: argparse.Namespace) -> int:
     for name in arguments.testbeds:
         of, path = rounds(preset, testbeds()[name]), out / f"runs_{name}.csv.gz"
         runs = read(path) if arguments.resume and path.exists() else {}
-        if any(len(of.seconds) != preset.seeds for of in runs.values()):
+        if any(len(them.seconds) != preset.seeds for them in runs.values()):
             raise shell.UsageError(f"--out {out} holds runs of another preset: name another folder")
         several = [schedule for schedule in preset.schedules() if schedule not in runs]
         # The tables are written after every few schedules, so that a run that is ended early loses little.

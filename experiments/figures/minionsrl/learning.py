@@ -106,7 +106,7 @@ def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
 
 @dataclass
 class Trained:
-    """A training by one of the ways, and what became of it."""
+    """A training by one of the ways, its versions and its progress."""
 
     name: str
     way: Way
@@ -211,7 +211,7 @@ def _numbers(most: int, count: int, seed: int) -> NDArray:
 
 
 def fitted(numbers: NDArray, spent: NDArray, most: int) -> Schedule:
-    """Returns the schedule at the optimum of a surface: the logarithm of what is spent over those of both numbers.
+    """Returns the schedule at the optimum of a surface: log(time or cost) over the logarithms of both numbers.
 
     Runs that miss the target count as three times the worst of the others.
 

@@ -31,7 +31,7 @@ _FEW = (ALL, Schedule(8, 8, 0))
 
 
 def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
-    """Returns the trained schedulers of a testbed, by what they minimise."""
+    """Returns the trained schedulers of a testbed, by objective."""
     if (environment, testbed) not in minionsrl.BUDGETS:
         return {}
     names = {minimise: f"{environment}-{testbed}-{minimise}.npz" for minimise in ("cost", "time")}
@@ -66,7 +66,7 @@ _WHOLE = Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20)
 SIZES = {
     "smoke": Size(("CartPole-v1",), 8_192, 1, lambda environment: _variants(environment, _FEW)),
     "small": _WHOLE,
-    "paper": _WHOLE,  # for `reproduce`; the paper has no such study
+    "paper": _WHOLE,  # for `reproduce`; not in the paper
 }
 
 
@@ -94,7 +94,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
 
 
 def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
-    """Returns the cells of a row. Runs that miss the target have no time to it, and no ratio."""
+    """Returns the cells of a row. Times and ratios leave out runs that miss the target."""
     there = [one for one in of if reached(one)]
     pairs = [(one, other) for one in there if (other := everyone.get(one.cell.seed)) is not None and reached(other)]
     actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]

@@ -56,7 +56,7 @@ def row_of(name: str, played: Played, everyone: Played) -> Row:
 def closed(played: Played, references: References, minimise: Minimise) -> Row:
     """Returns the share of the gap between all actors and the best fixed number that runs close.
 
-    A pair's share is what it spares, `all - own`, divided by the gap: the interquartile mean over the seeds of
+    A pair's share is its saving, `all - own`, divided by the gap: the interquartile mean over the seeds of
     `all - fixed`, for the fixed number with the least median on these very seeds. The interval is that over pairs; the
     gap is taken as known. Failed pairs are left out, and so is the share if no fixed number spares anything.
     """

@@ -12,8 +12,8 @@ from stellaris.scheduling.training import AUTHORS_PPO, SCHEDULER_PPO
 
 #: Number of rounds above that of any run: the first decision holds for the whole run.
 WHOLE = 2**20
-#: The penalty of a failure, in runs, where the budget binds. With 1, a run of many actors that spends the budget and
-#: stops near the target has about the reward of a run that reaches it, because what it misses is what it saves.
+#: The penalty of a failure, in runs. Our budgets end most runs of all actors. With 1, the first value, a scheduler
+#: learned to spend the budget near the target; 4 is the second.
 FAILURE = 4.0
 
 
@@ -43,9 +43,9 @@ WAYS: Mapping[str, Way] = {
 }
 
 #: The ranges of the search. Source: MinionsRL (AAAI 2024), Table 1; `hold` is ours. The table's range of KL targets is
-#: left out: their KL coefficient is 0, so the target has no effect. Its minibatches of 1, 2 and 4 are read as runs that
-#: an update learns from at once: the authors' code learns from whole runs, and the advantage of a single decision would
-#: be 0 after standardisation.
+#: left out: their KL coefficient is 0, which switches the target off. Its minibatches of 1, 2 and 4 are read as runs
+#: that an update learns from at once: the authors' code learns from whole runs, and the advantage of a single decision
+#: would be 0 after standardisation.
 LEARNING_RATES, CLIPS = (0.001, 0.005, 0.01), (0.1, 0.2, 0.3)
 ENTROPIES, VALUES = (0.005, 0.01, 0.015), (0.1, 0.3, 0.5, 0.7)
 RUNS, HOLDS = (1, 2, 4), (1, 5, WHOLE)
