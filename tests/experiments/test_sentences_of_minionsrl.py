@@ -6,7 +6,7 @@ import statistics
 import pytest
 
 from experiments.tasks import minionsrl
-from tests.experiments.committed import RESULTS, missing
+from tests.experiments.committed import RESULTS, missing, shown
 from tests.experiments.csv_rows import rows
 
 PAGE = "docs/results.md"
@@ -131,6 +131,26 @@ def test_a_scheduler_that_learned() -> None:
         f"{float(row['actors']):.1f} actors on average, {row['within_budget']} of {row['runs']} runs within the "
         f"budget; without the budget they take {ratio(row, 'time')} times Max's time and cost {ratio(row, 'cost')}. "
         "It is one training",
+    )
+
+
+def test_the_event_loop() -> None:
+    home = RESULTS / "minionsrl-numbers"
+    table = {row["actors"]: row for row in rows(home / "table.csv")}
+    runs = rows(home / "runs.csv")
+    assert {int(row["seed"]) for row in runs} == {*range(40, 60)}
+    budget = minionsrl.BUDGETS["CartPole-v1", AUTHORS]
+    within = {
+        name: sum(float(row["cost_pay_per_use"]) <= budget for row in runs if row["schedule"] == name) for name in table
+    }
+    assert within["learned, for time"] == int(table["learned, for time"]["reached"].split(" ")[0])
+    sixteen, eight = ([shown(table[name][column]) for column in ("s / all", "USD / all")] for name in ("16", "8"))
+    assert not missing(
+        PAGE,
+        f"16 actors take {sixteen[0]} times Max's time and cost {sixteen[1]}, 8 actors {eight[0]} and {eight[1]}.",
+        f"{within['32']} of 20 runs with 32 actors reach the target, {within['16']} with 16, {within['8']} with 8, and "
+        f"{within['learned, for time']} under the learned scheduler, with {table['learned, for time']['mean actors']} "
+        "actors on average.",
     )
 
 

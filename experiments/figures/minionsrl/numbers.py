@@ -131,7 +131,9 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
         axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
         axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
         axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
-        axes.annotate(name, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+        # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
+        label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
+        axes.annotate(label, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
