@@ -2,7 +2,8 @@
 
 `systems.batches` pads a batch of few fragments to one of a few widths, shuffles the items of that width, and removes
 the padding. The program pads every batch to the same width. It shuffles for each of the widths, and takes the indices
-of the one that the event loop would use.
+of the one that the event loop would use. If every minibatch is the whole batch, the program does not shuffle, because
+the order of the samples then changes the gradient by rounding only.
 """
 
 import functools
@@ -52,6 +53,9 @@ def minibatches(
     """
     most = len(widths.which)
     beyond = length * most
+    if ppo.minibatch_size >= length * widths.distinct[-1]:  # each minibatch is the whole batch
+        whole = jnp.broadcast_to(jnp.arange(beyond, dtype=jnp.int32), (ppo.epochs, beyond))
+        return whole, jnp.int32(ppo.epochs)
     chosen = [_of_width(ppo, key, batch, length, most, width, fragments) for width in widths.distinct]
     rows, columns = (max(indices.shape[axis] for indices, _ in chosen) for axis in (0, 1))
 
