@@ -26,8 +26,9 @@ from stellaris.types import NDArray
 DESCRIPTION = "schedulers trained in several ways, against the best fixed number of actors and a fitted surface"
 
 OBJECTIVES: Sequence[Minimise] = ("cost", "time")
-#: Seeds of the runs on which results are reported, and of the runs that choose a version and a setting.
-REPORTED, HELD_OUT = range(20, 40), range(500, 508)
+#: Seeds of the runs on which results are reported, and of the runs that choose a version and a setting. Results on the
+#: seeds 20 to 59 were known when the penalty was chosen, so that no later result is reported on them.
+REPORTED, HELD_OUT = range(60, 80), range(500, 508)
 #: The runs of training `i` have the seeds from `TRAINING * (i + 1)` on. The settings of the search have the trainings
 #: from `SEARCH` on, so that the chosen one is trained anew on other runs.
 TRAINING, SEARCH = 1000, 1000
