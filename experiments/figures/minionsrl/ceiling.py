@@ -15,13 +15,19 @@ from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, plots, provenance, shell
 from experiments.toolkit.statistics import Estimate, estimate
 from stellaris import ActorCritic
-from stellaris.lab import CartPole, Rounds
+from stellaris.lab import CartPole, Gymnax, Rounds
 from stellaris.scheduling import State
 from stellaris.types import NDArray
 
 DESCRIPTION = "the best fixed number of actors against schedules of two levels, by time and by cost"
 
-ENVIRONMENT = "CartPole-v1"
+#: The testbeds, each with its environment and the name that it has there.
+TESTBEDS: Mapping[str, tuple[str, str]] = {
+    "tuned": ("CartPole-v1", "tuned"),
+    "authors": ("CartPole-v1", "authors"),
+    "authors-0.001": ("CartPole-v1", "authors-0.001"),
+    "acrobot": ("Acrobot-v1", "authors"),
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Preset:
     levels: Sequence[int]
     changes: Sequence[int]
     seeds: int  #: seeds on which schedules are chosen; the best are run on as many others.
-    target: float
+    target: float | None = None  #: in place of the task's.
     hidden: tuple[int, ...] = (64, 64)
 
     def schedules(self) -> Iterator[Schedule]:
@@ -66,30 +72,33 @@ class Preset:
 
 
 _LEVELS, _CHANGES = (2, 4, 8, 12, 16, 24, 32), (2, 4, 8, 16, 32)
-_TARGET = minionsrl.GOALS[ENVIRONMENT][0]
 PRESETS: Mapping[str, Preset] = {
     "smoke": Preset((2, 4), (2, 4), (2,), seeds=2, target=22.0, hidden=(8,)),
-    "small": Preset(tuple(range(1, minionsrl.ACTORS + 1)), _LEVELS, _CHANGES, seeds=20, target=_TARGET),
+    "small": Preset(tuple(range(1, minionsrl.ACTORS + 1)), _LEVELS, _CHANGES, seeds=20),
 }
 
 
-def testbeds() -> Mapping[str, minionsrl.Task]:
-    """Returns the testbeds of CartPole."""
-    return minionsrl.testbeds_of(ENVIRONMENT)
+def task_of(preset: Preset, testbed: str) -> minionsrl.Task:
+    """Returns the task of a testbed."""
+    environment, name = TESTBEDS[testbed]
+    task = minionsrl.testbeds_of(environment)[name]
+    return task if preset.target is None else replace(task, target=preset.target)
 
 
 def rounds(preset: Preset, task: minionsrl.Task) -> Rounds:
-    """Returns the compiled rounds of a testbed, with CartPole written in JAX."""
+    """Returns the compiled rounds of a task, with its environment written in JAX."""
+    name = task.workload.environment
+    assert isinstance(name, str)
+    environment = CartPole() if name == "CartPole-v1" else Gymnax(name)
     policy = ActorCritic(hidden=preset.hidden, scaling_discount=0.99)
-    workload = replace(task.workload, environment=CartPole(), policy=policy)
-    limits = replace(task, target=preset.target).limits
+    workload = replace(task.workload, environment=environment, policy=policy)
     most = -(-task.steps // workload.fragment)
     return Rounds(
         workload,
         task.ppo,
         task.functions,
         minionsrl.serverless_prices(),
-        budget=limits,
+        budget=task.limits,
         most=most,
         prewarm=True,
         evaluation=task.evaluation,
@@ -172,7 +181,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--testbeds", nargs="+", choices=testbeds(), default=[*testbeds()], help="the testbeds")
+    add("--testbeds", nargs="+", choices=TESTBEDS, default=[*TESTBEDS], help="the testbeds")
+    add(
+        "--fixed",
+        nargs="+",
+        type=options.whole(1),
+        help="only these fixed numbers of actors, and no two levels (default: the preset's schedules)",
+    )
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--resume", action="store_true", help="continue with the schedules that are missing in the results folder")
     add("--out", type=options.folder, default=Path("results/minionsrl-ceiling"), help="folder of the results")
@@ -181,10 +196,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Writes the runs, a table of all schedules and one of the best for each testbed, and draws cost over time."""
     preset, out = PRESETS[arguments.preset], arguments.out
+    if arguments.fixed:
+        preset = replace(preset, fixed=arguments.fixed, levels=())
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for name in arguments.testbeds:
-        of, path = rounds(preset, testbeds()[name]), out / f"runs_{name}.csv.gz"
+        of, path = rounds(preset, task_of(preset, name)), out / f"runs_{name}.csv.gz"
         runs = read(path) if arguments.resume and path.exists() else {}
         if any(len(them.seconds) != preset.seeds for them in runs.values()):
             raise shell.UsageError(f"--out {out} holds runs of another preset: name another folder")

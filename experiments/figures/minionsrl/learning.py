@@ -93,11 +93,7 @@ class Bench:
 
 def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
     """Returns the compiled rounds of a testbed, with a budget of cost."""
-    task = replace(
-        ceiling.testbeds()[testbed],
-        target=preset.ceiling.target,
-        budget=minionsrl.BUDGETS[ceiling.ENVIRONMENT, testbed],
-    )
+    task = replace(ceiling.task_of(preset.ceiling, testbed), budget=minionsrl.BUDGETS[ceiling.TESTBEDS[testbed]])
     unlimited = ceiling.rounds(preset.ceiling, replace(task, budget=math.inf))
     return Bench(task, ceiling.rounds(preset.ceiling, task), unlimited, block)
 
@@ -347,7 +343,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--testbeds", nargs="+", choices=ceiling.testbeds(), default=[*ceiling.testbeds()], help="the testbeds")
+    add("--testbeds", nargs="+", choices=ceiling.TESTBEDS, default=[*ceiling.TESTBEDS], help="the testbeds")
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
     add("--minimise", nargs="+", choices=OBJECTIVES, default=[*OBJECTIVES], help="what runs should minimise")
     add("--fixed", nargs="+", type=options.whole(1), help="fixed numbers to compare with (default: the preset's)")

@@ -59,9 +59,9 @@ def test_runs_are_seeded_apart() -> None:
 
 def test_a_budget_is_for_those_who_observe_it() -> None:
     """The comparisons have none."""
-    for testbed in ceiling.testbeds():
+    for testbed, of in ceiling.TESTBEDS.items():
         bench = learning.bench(PRESETS["smoke"], testbed, 4)
-        assert bench.task.budget == bench.of.budget.cost == minionsrl.BUDGETS["CartPole-v1", testbed]
+        assert bench.task.budget == bench.of.budget.cost == minionsrl.BUDGETS[of]
         assert bench.unlimited.budget == replace(bench.of.budget, cost=np.inf)
         target = PRESETS["smoke"].ceiling.target
         goal = (bench.of.budget.target_return, bench.of.budget.target_evaluation)
