@@ -13,7 +13,7 @@ from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, Transfe
 from stellaris.runtime.costs import prices
 from stellaris.scheduling import Adapt, Learned, Maximum, Scheduler
 from stellaris.scheduling.training import Objective
-from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, System, Workload
+from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, Workload
 
 #: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".
 ACTORS = 32
@@ -271,15 +271,29 @@ def minions(
 
 def contenders(environment: str, of: Task) -> list[Contender]:
     """Returns the systems of the paper's comparison, with the trained schedulers that exist for the environment."""
-    impact = next(
-        row.system for row in presets.architectures(environment).contenders if isinstance(row.system, CircularReplay)
-    )
     schedulers: dict[str, Scheduler] = {MAX: Maximum(), ADAPT: Adapt(of.target)}
     saved = {LEARNED: SCHEDULERS / f"{environment}.npz", FOR_COST: SCHEDULERS / f"{environment}-cost.npz"}
     schedulers = {name: Learned.load(path) for name, path in saved.items() if path.exists()} | schedulers
-    deployed, bills = reserved()
-    baselines: dict[str, System] = {AZURE: Synchronous(of.ppo), IMPACT: impact}
     return [
         *(minions(name, scheduler, of.ppo) for name, scheduler in schedulers.items()),
-        *(Contender(name, system, deployed, bills, *_STYLES[name]) for name, system in baselines.items()),
+        *baselines(environment, of),
+    ]
+
+
+def baselines(environment: str, of: Task) -> list[Contender]:
+    """Returns the paper's baselines on reserved machines; their steps, and Azure ML's gradients, take the task's time.
+
+    IMPACT has minibatches of its own, whose gradients take the testbed's time.
+    """
+    impact = next(
+        row.system for row in presets.architectures(environment).contenders if isinstance(row.system, CircularReplay)
+    )
+    machines, bills = reserved()
+    actor, learner = (replace(machines[name], compute=of.functions[name].compute) for name in ("actor", "learner"))
+    return [
+        Contender(name, system, machines | own, bills, *_STYLES[name])
+        for name, system, own in (
+            (AZURE, Synchronous(of.ppo), {"actor": actor, "learner": learner}),
+            (IMPACT, impact, {"actor": actor}),
+        )
     ]

@@ -168,7 +168,7 @@ STUDIES = {
         ("--steps", "512"),
     ),
     "minionsrl-numbers": Shown(
-        "tuned; tuned; tuned; authors; authors; authors-0.001; authors-0.001", "numbers", "", ("--steps", "512")
+        "; ".join(["tuned"] * 6 + ["authors"] * 5 + ["authors-0.001"] * 5), "numbers", "", ("--steps", "512")
     ),
     "minionsrl-finetuning": Shown("fine-tuned; before fine-tuning", "finetuning", options=("--steps", "512")),
 }

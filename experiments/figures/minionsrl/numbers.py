@@ -1,7 +1,7 @@
-"""Compares fixed numbers of actors, two levels and learned schedulers on the event loop, on both testbeds."""
+"""Compares fixed numbers of actors, two levels, learned schedulers and the paper's baselines, on both testbeds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from experiments.study import study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
+from experiments.tasks.presets import Contender
 from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
-from stellaris.scheduling import Learned, Scheduler
+from stellaris.scheduling import Adapt, Learned, Scheduler
+from stellaris.systems import Budget
 
-DESCRIPTION = "time and cost to the target for fixed numbers of actors, schedules and trained schedulers"
+DESCRIPTION = "time and cost to the target for numbers of actors, schedules, trained schedulers and baselines"
 
 ALL = Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0)
 #: The schedules: fixed numbers, and two levels. Chosen before any run on MuJoCo.
@@ -40,26 +42,33 @@ def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
 
 
 def _variants(environment: str, schedules: Sequence[Schedule] = SCHEDULES) -> Sequence[Variant]:
-    """Returns each schedule, and each trained scheduler, on each testbed of an environment."""
-    named: Mapping[str, Scheduler] = {str(one): one for one in schedules}
+    """Returns each schedule, each trained scheduler and each baseline, on each testbed of an environment."""
     return [
-        _variant(name, testbed, task, scheduler, environment)
+        variant
         for testbed, task in minionsrl.testbeds_of(environment).items()
-        for name, scheduler in {**named, **learned(environment, testbed)}.items()
+        for variant in _of(testbed, task, environment, schedules)
     ]
 
 
-def _variant(name: str, testbed: str, task: minionsrl.Task, scheduler: Scheduler, environment: str) -> Variant:
-    if isinstance(scheduler, Learned):  # it observes the budget that is left
-        task = replace(task, budget=minionsrl.BUDGETS[environment, testbed])
-    return Variant(
-        minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions),
-        task.workload,
-        f"{testbed}: {name}",
-        task.evaluation,
-        limits=task.limits,
-        factors={"testbed": testbed, "schedule": name},
-    )
+def _of(testbed: str, task: minionsrl.Task, environment: str, schedules: Sequence[Schedule]) -> Iterator[Variant]:
+    """Yields the variants of a testbed. Only a learned scheduler has a budget, because it observes what is left."""
+
+    def variant(contender: Contender, limits: Budget = task.limits) -> Variant:
+        factors = {"testbed": testbed, "schedule": contender.name}
+        name = f"{testbed}: {contender.name}"
+        return Variant(contender, task.workload, name, task.evaluation, limits=limits, factors=factors)
+
+    named: dict[str, Scheduler] = {str(one): one for one in schedules}
+    if task.target > 0:  # otherwise Adapt has no share of the target that is reached
+        named[minionsrl.ADAPT] = Adapt(task.target)
+    for name, scheduler in named.items():
+        yield variant(minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions))
+    for name, scheduler in learned(environment, testbed).items():
+        budget = minionsrl.BUDGETS[environment, testbed]
+        contender = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
+        yield variant(contender, replace(task, budget=budget).limits)
+    for contender in minionsrl.baselines(environment, task):
+        yield variant(contender)
 
 
 _WHOLE = Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20)
@@ -83,7 +92,16 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for testbed, own in testbeds.items():
             everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
             rows += [(environment, testbed, name, *_columns(of, everyone)) for name, of in own.items()]
-    headings = ("environment", "testbed", "actors", "reached", "mean actors", "s", "USD", "s / all", "USD / all")
+    spent = ("s", "USD", "USD, Azure")
+    headings = (
+        "environment",
+        "testbed",
+        "actors",
+        "reached",
+        "mean actors",
+        *spent,
+        *(f"{one} / all" for one in spent),
+    )
     tidy.show("to the target", headings, rows, out, console)
     for environment, testbeds in drawn.items():
         with plots.figure(
@@ -100,16 +118,16 @@ def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequen
     actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
     spent = [[one.history[-1][column] for one in there] for column in SPENT]
     ratios = [[one.history[-1][column] / other.history[-1][column] for one, other in pairs] for column in SPENT]
-    mean = sum(sum(one) / len(one) for one in actors) / len(actors) if all(actors) else float("nan")
+    mean = f"{sum(sum(one) / len(one) for one in actors) / len(actors):.1f}" if all(actors) else ""
     return (
         f"{len(there)} of {len(of)}",
-        f"{mean:.1f}",
+        mean,
         *(str(estimate(column)) if column else "" for column in (*spent, *ratios)),
     )
 
 
-#: Columns of a history: the seconds, and the cost by Eq. 2.
-SPENT = ("seconds", "cost_pay_per_use")
+#: Columns of a history: the seconds, the cost by Eq. 2, and that under Azure's bill.
+SPENT = ("seconds", "cost_pay_per_use", "cost_azure")
 
 
 def reached(one: Finished) -> bool:
@@ -126,8 +144,8 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
         there = [one for one in of if reached(one)]
         if not there:
             continue
-        x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT)
-        colour = "#009E73" if name.startswith("learned") else "#0072B2" if "," not in name else "#E69F00"
+        x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT[:2])
+        colour = _colour(name)
         axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
         axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
         axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
@@ -137,6 +155,15 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
+
+
+def _colour(name: str) -> str:
+    """Returns the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
+    if name in (minionsrl.ADAPT, minionsrl.AZURE, minionsrl.IMPACT):
+        return "#CC79A7"
+    if name.startswith("learned"):
+        return "#009E73"
+    return "#E69F00" if "," in name else "#0072B2"
 
 
 STUDY = Study("minionsrl-numbers", SIZES, _variants, _report, ("numbers",))

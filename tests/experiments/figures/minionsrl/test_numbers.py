@@ -15,9 +15,10 @@ from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
 from experiments.toolkit.output import read_rows
-from stellaris.scheduling import Learned
+from stellaris.scheduling import Adapt, Learned
 from stellaris.systems import Budget
 
+BASELINES = ("MinionsRL-Adapt", "Azure ML", "IMPACT")
 FAILED = {"evaluation_return": 449.9, "episode_return": np.nan}
 
 
@@ -39,7 +40,14 @@ def finished(
     )
     assert variant.limits is not None
     cell = Cell(variant.contender, variant.workload, variant.limits, seed, variant.setting, factors=variant.factors)
-    first = {"seconds": 4.0, "episodes": 9, "episode_return": 20.0, "cost_pay_per_use": 1.0, "actors": 3}
+    first = {
+        "seconds": 4.0,
+        "episodes": 9,
+        "episode_return": 20.0,
+        "cost_pay_per_use": 1.0,
+        "cost_azure": 2.0,
+        "actors": 3,
+    }
     goal = "episode_return" if testbed == "tuned" else "evaluation_return"
     end = {**first, "seconds": 9.0, "episodes": 40, "cost_pay_per_use": 2.0, "actors": 5, goal: 450.0, **last}
     return Finished(cell, Path(), [first, end], {})
@@ -84,10 +92,12 @@ def test_ratios_are_of_pairs_of_seeds() -> None:
     ]
     everyone = {one.cell.seed: one for one in all_}
     # Medians and ranges, as there are few seeds.
-    assert numbers._columns(own, everyone) == ("3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "1.5", "0.75")
-    assert numbers._columns(own[:1], everyone) == ("1 of 1", "4.0", "70", "7", "", "")
-    assert numbers._columns(own[2:3], everyone) == ("0 of 1", "4.0", "", "", "", "")
-    assert numbers._columns(all_, everyone)[-2:] == ("1", "1")
+    assert numbers._columns(own, everyone) == (
+        *("3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "2", "1.5", "0.75", "1"),
+    )
+    assert numbers._columns(own[:1], everyone) == ("1 of 1", "4.0", "70", "7", "2", "", "", "")
+    assert numbers._columns(own[2:3], everyone) == ("0 of 1", "4.0", *[""] * 6)
+    assert numbers._columns(all_, everyone)[-3:] == ("1", "1", "1")
 
 
 def test_each_testbed_has_its_own_baseline(tmp_path: Path) -> None:
@@ -131,7 +141,7 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
         "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
     }
-    assert len(costs) == 3 * len(numbers.SCHEDULES) + 2
+    assert len(costs) == 3 * (len(numbers.SCHEDULES) + len(BASELINES)) + 2
 
 
 def test_a_variant_is_of_its_testbed() -> None:
@@ -139,10 +149,19 @@ def test_a_variant_is_of_its_testbed() -> None:
     for environment in minionsrl.RATES:
         testbeds = minionsrl.testbeds_of(environment)
         variants = numbers._variants(environment)
-        assert len({one.name for one in variants}) == len(variants) == len(testbeds) * len(numbers.SCHEDULES)
+        assert len({one.name for one in variants}) == len(variants)
+        baselines = [one for one in BASELINES if environment != "Acrobot-v1" or one != "MinionsRL-Adapt"]
+        assert len(variants) == len(testbeds) * (len(numbers.SCHEDULES) + len(baselines))
         for one in variants:
-            task = testbeds[one.factors["testbed"]]
+            task, name = testbeds[one.factors["testbed"]], one.factors["schedule"]
             system: Any = one.contender.system
-            assert (system.algorithm, one.workload, one.evaluation) == (task.ppo, task.workload, task.evaluation)
-            assert (one.contender.functions, one.limits) == (task.functions, task.limits)
-            assert str(system.scheduler) == one.factors["schedule"]
+            assert (one.workload, one.evaluation, one.limits) == (task.workload, task.evaluation, task.limits)
+            assert one.contender.functions["actor"].compute == task.functions["actor"].compute
+            if name != "IMPACT":
+                assert system.algorithm == task.ppo
+                assert one.contender.functions["learner"].compute == task.functions["learner"].compute
+            if name == "MinionsRL-Adapt":
+                assert system.scheduler == Adapt(task.target)
+            elif name not in BASELINES:
+                assert str(system.scheduler) == name
+                assert one.contender.functions == task.functions
