@@ -12,7 +12,7 @@ from stellaris import PPO, ActorCritic
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, Transfer
 from stellaris.runtime.costs import prices
 from stellaris.scheduling import Adapt, Learned, Maximum, Scheduler
-from stellaris.scheduling.training import Objective
+from stellaris.scheduling.objective import Objective
 from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, Workload
 
 #: Most actor functions per round. Source: MinionsRL (AAAI 2024), "Testbeds".

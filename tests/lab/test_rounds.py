@@ -24,7 +24,8 @@ from stellaris.lab.statistics import wide as in_float64
 from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
 from stellaris.scheduling import Adapt, Fixed, Learned, Maximum, Stepped
-from stellaris.scheduling.training import Objective, train_scheduler
+from stellaris.scheduling.objective import Objective
+from stellaris.scheduling.training import train_scheduler
 from stellaris.systems import Budget, Evaluation, Workload
 from stellaris.systems.batches import _sample, _without_empty
 from stellaris.systems.rounds import Scheduled

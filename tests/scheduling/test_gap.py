@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from stellaris.scheduling import Learned
+from stellaris.scheduling.objective import History, Objective
 from stellaris.scheduling.scheduler import states_of
-from stellaris.scheduling.training import History, Objective, train_scheduler
+from stellaris.scheduling.training import train_scheduler
 from stellaris.systems.history import rounds_of
 
 MOST, REPORTED, HELD_OUT = 32, range(500, 530), range(300, 308)

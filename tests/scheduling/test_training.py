@@ -13,11 +13,10 @@ from stellaris._core.describe import digest
 from stellaris.acting.normalisation import Statistics
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed
+from stellaris.scheduling.objective import History, Objective
 from stellaris.scheduling.scheduler import decide_actors, states_of
 from stellaris.scheduling.training import (
     SCHEDULER_PPO,
-    History,
-    Objective,
     Progress,
     Training,
     _learned,

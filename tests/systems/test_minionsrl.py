@@ -16,7 +16,7 @@ from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Tr
 from stellaris.runtime.delays import Constant, Exponential, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Adapt, Fixed, Maximum, Scheduler, State, Stepped
-from stellaris.scheduling.training import Objective
+from stellaris.scheduling.objective import Objective
 from stellaris.systems import Budget, CentralInference, DataParallel, Evaluation, MinionsRL, Result, Synchronous, train
 from tests.systems import tiny
 from tests.systems.rounds import ACTORS, BY_USE, DRAWN, JITTERY, WORKLOAD, Drawing, differences, rounds_of, run

@@ -20,7 +20,8 @@ from experiments.toolkit import options, output, provenance
 from stellaris.lab import Played, Rounds
 from stellaris.lab.rounds import Decider
 from stellaris.scheduling import Learned
-from stellaris.scheduling.training import History, Progress, Training, train_schedulers
+from stellaris.scheduling.objective import History
+from stellaris.scheduling.training import Progress, Training, train_schedulers
 from stellaris.types import NDArray
 
 DESCRIPTION = "schedulers trained in several ways, against the best fixed number of actors and a fitted surface"

@@ -13,7 +13,8 @@ from experiments.study.study import PROCESSORS, run_all, workers
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, shell
 from stellaris.scheduling import Learned, SchedulerError
-from stellaris.scheduling.training import History, Progress, train_scheduler
+from stellaris.scheduling.objective import History
+from stellaris.scheduling.training import Progress, train_scheduler
 
 DESCRIPTION = "train a scheduler of the number of actors per round on one workload, or fine-tune a trained one"
 
