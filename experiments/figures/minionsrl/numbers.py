@@ -32,10 +32,22 @@ SCHEDULES = (
 _FEW = (ALL, Schedule(8, 8, 0))
 
 
+#: The environment and the testbed whose schedulers also decide on the authors' learner of other environments.
+SOURCE = ("CartPole-v1", "authors")
+
+
 def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
-    """Returns the trained schedulers of a testbed, by objective."""
+    """Returns the schedulers that were trained on a testbed, and on `SOURCE` for the authors' learner elsewhere."""
     if (environment, testbed) not in minionsrl.BUDGETS:
         return {}
+    found = _trained(environment, testbed)
+    if environment != SOURCE[0] and testbed.startswith("authors"):
+        found |= {f"{name}, on {SOURCE[0]}": one for name, one in _trained(*SOURCE).items()}
+    return found
+
+
+def _trained(environment: str, testbed: str) -> dict[str, Learned]:
+    """Loads the schedulers that were trained on a testbed, by objective."""
     names = {minimise: f"{environment}-{testbed}-{minimise}.npz" for minimise in ("cost", "time")}
     found = {minimise: minionsrl.SCHEDULERS / name for minimise, name in names.items()}
     return {f"learned, for {minimise}": Learned.load(path) for minimise, path in found.items() if path.exists()}

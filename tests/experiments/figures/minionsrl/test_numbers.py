@@ -136,6 +136,11 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         for testbed in ("tuned", "authors", "authors-0.001")
     }
     assert holds == {"tuned": {}, "authors": {"learned, for time": 3}, "authors-0.001": {"learned, for cost": 4}}
+    elsewhere = {
+        name: {kind: one.hold for kind, one in numbers.learned("Hopper-v4", name).items()}
+        for name in minionsrl.testbeds_of("Hopper-v4")
+    }
+    assert elsewhere == {"tuned": {}, "authors-0.0003": {"learned, for time, on CartPole-v1": 3}}
     costs = {one.name: one.limits.cost for one in numbers._variants("CartPole-v1") if one.limits}
     assert {name: cost for name, cost in costs.items() if np.isfinite(cost)} == {
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
