@@ -330,6 +330,21 @@ def test_a_run_that_does_not_end(rounds: Rounds) -> None:
 
 
 @pytest.mark.slow
+def test_a_budget_in_place_of_that_of_the_rounds(rounds: Rounds) -> None:
+    """It ends a run after the round that spends it; without one, a run goes on to its other limits."""
+    free = rounds.play([2], [5], cost=math.inf)
+    costs = free.rows.costs[0, :, 0]
+    assert free.rounds.tolist() == [12]
+    ended = rounds.play([2], [5], cost=float(costs[4]))
+    assert (ended.rounds.tolist(), ended.over.tolist(), ended.reached.tolist()) == ([5], [True], [False])
+    np.testing.assert_array_equal(ended.rows.costs[0, :, 0], costs[:5])
+    with pytest.raises(ValueError, match="cost=0 is not positive"):
+        rounds.play([2], [5], cost=0)
+    with pytest.raises(ValueError, match="needs a budget of cost"):
+        rounds.play(Learned.untrained(most=4, seed=0), [5], cost=math.inf)
+
+
+@pytest.mark.slow
 def test_a_scheduler_is_trained_on_compiled_rounds(rounds: Rounds) -> None:
     """Histories have what training needs."""
     objective = Objective(20.0, 50.0, "by_use", window=4, minimise="cost")

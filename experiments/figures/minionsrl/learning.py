@@ -64,14 +64,13 @@ class Bench:
     """A testbed on which many runs are played by one call."""
 
     task: minionsrl.Task
-    of: Rounds  #: with a budget of cost, which schedulers observe.
-    unlimited: Rounds  #: without it, for comparisons.
+    of: Rounds  #: with a budget of cost, which schedulers observe; comparisons are without it.
     block: int | None = None  #: most runs at a time.
 
     def play(self, deciders: Sequence[Decider], seeds: Sequence[int], *, limited: bool = False) -> list[Played]:
         """Plays one run for each seed under each of the schedulers; returns the runs of each."""
         each = [decider for decider in deciders for _ in seeds]
-        played = (self.of if limited else self.unlimited).play(each, [*seeds] * len(deciders), block=self.block)
+        played = self._play(each, [*seeds] * len(deciders), limited=limited)
         return parts(played, len(deciders))
 
     def unbound(self, played: Sequence[Played], seeds: Sequence[int]) -> list[Played]:
@@ -80,23 +79,25 @@ class Bench:
             (int(number), seed) for these in played for number, seed in zip(these.rows.actors[:, 0], seeds, strict=True)
         ]
         runs = [*dict.fromkeys(each)]  # versions of a scheduler often decide alike
-        again = self.unlimited.play([[number] for number, _ in runs], [seed for _, seed in runs], block=self.block)
+        again = self._play([[number] for number, _ in runs], [seed for _, seed in runs])
         place = {run: i for i, run in enumerate(runs)}
         return parts(taken(again, [place[run] for run in each]), len(played))
 
     def histories(self, schedulers: Sequence[Learned], seeds: Sequence[int]) -> list[History]:
         """Plays one run for each seed, under the scheduler at the same place."""
         began = time.perf_counter()
-        played = self.of.play(schedulers, seeds, block=self.block)
+        played = self._play(schedulers, seeds, limited=True)
         print(f"  {len(seeds)} runs in {time.perf_counter() - began:.1f} s", flush=True)
         return [played.history(run) for run in range(len(seeds))]
+
+    def _play(self, each: Sequence[Decider], seeds: Sequence[int], *, limited: bool = False) -> Played:
+        return self.of.play(each, seeds, block=self.block, cost=None if limited else math.inf)
 
 
 def bench(preset: Preset, testbed: str, block: int | None) -> Bench:
     """Returns the compiled rounds of a testbed, with a budget of cost."""
     task = replace(ceiling.task_of(preset.ceiling, testbed), budget=minionsrl.BUDGETS[ceiling.TESTBEDS[testbed]])
-    unlimited = ceiling.rounds(preset.ceiling, replace(task, budget=math.inf))
-    return Bench(task, ceiling.rounds(preset.ceiling, task), unlimited, block)
+    return Bench(task, ceiling.rounds(preset.ceiling, task), block)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -130,7 +130,12 @@ class Rounds:
         check_memoryless(self._policy)
 
     def play(
-        self, schedulers: Decider | Sequence[Decider], seeds: Sequence[int], *, block: int | None = None
+        self,
+        schedulers: Decider | Sequence[Decider],
+        seeds: Sequence[int],
+        *,
+        block: int | None = None,
+        cost: float | None = None,
     ) -> Played:
         """Plays one run for each seed.
 
@@ -139,6 +144,7 @@ class Rounds:
           seeds: the seed of each run, and of its platform.
           block: the largest number of runs at a time; by default 4 on a CPU and 256 on another device. Runs that are
             over leave their blocks every few rounds.
+          cost: the most USD of a run, in place of `budget.cost`: runs with and without a budget share programs.
 
         Returns:
           The results, in the order of the seeds.
@@ -146,24 +152,28 @@ class Rounds:
         Raises:
           FloatingPointError: if parameters became infinite or NaN; the message names the seeds.
           TypeError: if a scheduler is not one of `Decider`.
-          ValueError: if there are not as many schedulers as seeds, a decision is not in [1, actors], a learned
-            scheduler lacks a budget of cost or was made for another number of actors, or the first round of a run cost
-            more than the budget.
+          ValueError: if `cost` is not positive or lacks prices, there are not as many schedulers as seeds, a decision
+            is not in [1, actors], a learned scheduler lacks a budget of cost or was made for another number of actors,
+            or the first round of a run cost more than the budget.
         """
         for seed in seeds:
             checks.seed(seed=seed)
         block = (4 if jax.default_backend() == "cpu" else 256) if block is None else block
         checks.whole(at_least=1, block=block)
-        runs = [self._decisions(one) for one in _each(schedulers, len(seeds))]
+        if cost is not None:
+            checks.positive(cost=cost)
+            _check_cost(cost, self.prices)
+        cost = self.budget.cost if cost is None else float(cost)
+        runs = [self._decisions(one, cost) for one in _each(schedulers, len(seeds))]
         learned = np.array([isinstance(one, Learned) for one in runs])
         groups = [group for kind in (True, False) if (group := np.flatnonzero(learned == kind).tolist())]
         block = min(block, 1 << (len(seeds) - 1).bit_length())  # few sizes, because each is compiled
-        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], block) for of in groups]
+        ended = [self._played([runs[i] for i in of], [seeds[i] for i in of], block, cost) for of in groups]
         longest = max(int(carry.round.max()) for carry, _ in ended)
         order = np.argsort(np.concatenate(groups))
         carry = jax.tree.map(lambda *of: np.concatenate(of)[order], *[carry for carry, _ in ended])
         rows = jax.tree.map(lambda *of: np.concatenate(of)[order], *[_padded(rows, longest) for _, rows in ended])
-        self._check_results(rows, carry, seeds)
+        self._check_results(rows, carry, seeds, cost)
         sheets = tuple(sheet.name for sheet in self.prices)
         return Played(carry.round, carry.over, carry.reached, rows, carry.version, sheets)
 
@@ -172,7 +182,9 @@ class Rounds:
         played = self.play(scheduler, seeds)
         return [played.history(run) for run in range(len(seeds))]
 
-    def _played(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int], block: int) -> tuple[Carry, Row]:
+    def _played(
+        self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int], block: int, cost: float
+    ) -> tuple[Carry, Row]:
         """Plays runs whose schedulers are all learned, or all schedules; returns the runs' last states and rows.
 
         All runs continue by a segment at a time. Then finished runs leave, and the others form new blocks by the number
@@ -180,7 +192,7 @@ class Rounds:
         """
         count = len(seeds)
         room = block << math.ceil(math.log2(math.ceil(count / block)))  # so that few shapes are compiled
-        given = self._given(_filled(runs, room), _filled(seeds, room))
+        given = self._given(_filled(runs, room), _filled(seeds, room), cost)
         carry = self._first(given)
         tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
         while alive and began < self.most:
@@ -206,14 +218,12 @@ class Rounds:
 
     # ---- the inputs of a program -----------------------------------------------------------------------------------
 
-    def _decisions(self, decider: Decider) -> "Learned | NDArray":
+    def _decisions(self, decider: Decider, cost: float) -> "Learned | NDArray":
         """Returns a learned scheduler, or the number of actors in each round, int32 `[R]`."""
         actors = self.workload.actors
         if isinstance(decider, Learned):
-            if decider.most != actors or not math.isfinite(self.budget.cost):
-                decider.decide(
-                    [State(1, *[0.0] * 7)._replace(budget=self.budget.cost)], most=actors, key=jax.random.key(0)
-                )
+            if decider.most != actors or not math.isfinite(cost):
+                decider.decide([State(1, *[0.0] * 7)._replace(budget=cost)], most=actors, key=jax.random.key(0))
             return decider
         if isinstance(decider, Fixed | Maximum | Stepped):
             states = ([State(k, *[0.0] * 7)] for k in range(1, self.most + 1))
@@ -225,7 +235,7 @@ class Rounds:
             raise ValueError(f"schedule={numbers} must have at least one number, and none above actors={actors}")
         return np.array(numbers + numbers[-1:] * (self.most - len(numbers)), np.int32)
 
-    def _given(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int]) -> Given:
+    def _given(self, runs: "Sequence[Learned | NDArray]", seeds: Sequence[int], cost: float) -> Given:
         """Returns the inputs of runs, computed once for each seed."""
         fragments = self.most * self.workload.actors
         if math.isfinite(self.budget.steps):
@@ -249,7 +259,8 @@ class Rounds:
         holds = [min(one.hold, self.most) if isinstance(one, Learned) else 1 for one in runs]
         version = _stacked(versions) if versions else None
         params, keys, draws, evaluations = _stacked([of_seed[seed] for seed in seeds])
-        return Given(params, keys, draws, evaluations, schedules, version, np.array(holds, np.int32))
+        costs = _stacked([np.float64(cost)] * len(seeds))
+        return Given(params, keys, draws, evaluations, schedules, version, np.array(holds, np.int32), costs)
 
     def _evaluations(self, seed: int) -> NDArray:
         """Returns the seed of the evaluation after each round."""
@@ -307,17 +318,17 @@ class Rounds:
             learner_bytes=[version + size(opt_state) + batch + size((params, opt_state)) for batch in batches],
         )
 
-    def _check_results(self, rows: Row, carry: Carry, seeds: Sequence[int]) -> None:
+    def _check_results(self, rows: Row, carry: Carry, seeds: Sequence[int], cost: float) -> None:
         wrong = [seed for seed, finite in zip(seeds, carry.finite, strict=True) if not finite]
         if wrong:
             raise FloatingPointError(
                 f"parameters are not finite in the runs of the seeds {wrong}: lower the learning rate"
             )
         if self.prices:
-            dear = np.flatnonzero(rows.costs[:, 0, 0] > self.budget.cost)
+            dear = np.flatnonzero(rows.costs[:, 0, 0] > cost)
             if len(dear):
                 raise ValueError(
-                    f"budget.cost={self.budget.cost:g}: the first round of seed {seeds[dear[0]]} cost "
+                    f"cost={cost:g}: the first round of seed {seeds[dear[0]]} cost "
                     f"{rows.costs[dear[0], 0, 0]:g} under {self.prices[0].name!r}; raise the budget or use fewer actors"
                 )
 
@@ -427,12 +438,17 @@ def _check(
         )
     if math.isfinite(budget.seconds):
         raise ValueError(f"budget.seconds={budget.seconds} is not supported, because it ends a run within a round")
-    if math.isfinite(budget.cost) and not prices:
-        raise ValueError(f"budget.cost={budget.cost} needs prices: pass prices=[sheet]")
+    _check_cost(budget.cost, prices)
     for name, most in ((ACTOR, workload.actors), (LEARNER, 1)):
         if name not in functions:
             raise LookupError(f"function {name!r} is not specified: functions has {sorted(functions)}")
         _check_function(name, functions[name], most)
+
+
+def _check_cost(cost: float, prices: Sequence[PriceSheet]) -> None:
+    """Raises unless a finite budget has a price sheet."""
+    if math.isfinite(cost) and not prices:
+        raise ValueError(f"a budget of cost={cost} needs prices: pass prices=[sheet]")
 
 
 def _check_evaluation(budget: Budget, evaluation: Evaluation | None) -> None:

@@ -52,6 +52,7 @@ class Given(NamedTuple):
     schedule: Array  #: int32 `[R]`: the number of actors in each round; `[0]` if a policy decides.
     scheduler: PolicyVersion | None  #: the policy that decides; None with a schedule.
     hold: Array  #: int32: number of rounds for which a decision of the policy holds.
+    cost: Array  #: float64: the most USD of the run, by the first price sheet.
 
 
 class Row(NamedTuple):
@@ -130,7 +131,7 @@ class Program:
       length: steps of a fragment.
       rounds: the largest number of rounds of a run.
       segment: the number of rounds of a segment.
-      budget: the limits of a run.
+      budget: the limits of a run; that of the cost is an input.
       episodes: number of episodes of the evaluation after each round; 0 for none.
       actor_bytes: bytes that an actor transfers.
       learner_bytes: bytes that a learner transfers, by number of fragments, `[most]`.
@@ -194,7 +195,7 @@ class Program:
             },
             containers=zero,
             now=clock,
-            state=jnp.array([1.0, *[0.0] * 6, self.budget.cost], jnp.float64),
+            state=jnp.stack([jnp.float64(1), *[clock] * 6, given.cost]),
             recent=jnp.zeros(self.budget.window, jnp.float64),
             steps=zero,
             episodes=zero,
@@ -260,8 +261,8 @@ class Program:
             finite=learned.finite,
         )
         evaluation = self._evaluation(given, carry)
-        carry, row = self._account(carry, actors, calls, learner, sampled, learned, divergence, evaluation)
-        return self._ended(carry, row), row
+        carry, row = self._account(given, carry, actors, calls, learner, sampled, learned, divergence, evaluation)
+        return self._ended(given, carry, row), row
 
     def _decided(self, given: Given, carry: Carry) -> jax.Array:
         """Returns the number of actors of the round."""
@@ -412,6 +413,7 @@ class Program:
     @wide
     def _account(
         self,
+        given: Given,
         carry: Carry,
         actors: jax.Array,
         calls: Calls,
@@ -458,17 +460,17 @@ class Program:
             "learner_seconds": row.learner_seconds,
             "actor_seconds": row.actor_seconds,
             "round_seconds": end - carry.now,
-            "budget": self.budget.cost - (row.costs[0] if self.prices else 0.0),
+            "budget": given.cost - (row.costs[0] if self.prices else 0.0),
         }
         carry = carry._replace(now=end, recent=recent, episodes=episodes, steps=steps, state=_stacked(State(**state)))
         return carry, row
 
     @wide
-    def _ended(self, carry: Carry, row: Row) -> Carry:
+    def _ended(self, given: Given, carry: Carry, row: Row) -> Carry:
         """Counts the round, and decides whether the run is over."""
         by_window = (row.episodes >= self.budget.window) & (row.episode_return >= self.budget.target_return)
         reached = jnp.asarray(by_window | (row.evaluation_return >= self.budget.target_evaluation))
-        spent = jnp.asarray(row.costs[0] >= self.budget.cost if self.prices else False)
+        spent = jnp.asarray(row.costs[0] >= given.cost if self.prices else False)
         return carry._replace(
             round=carry.round + jnp.int32(1),
             over=reached | spent | (carry.steps >= self.budget.steps) | ~carry.finite,

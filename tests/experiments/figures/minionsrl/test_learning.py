@@ -1,7 +1,6 @@
 """Schedulers trained in several ways: the settings that are searched, what is chosen, and what is reported."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -62,7 +61,6 @@ def test_a_budget_is_for_those_who_observe_it() -> None:
     for testbed, of in ceiling.TESTBEDS.items():
         bench = learning.bench(PRESETS["smoke"], testbed, 4)
         assert bench.task.budget == bench.of.budget.cost == minionsrl.BUDGETS[of]
-        assert bench.unlimited.budget == replace(bench.of.budget, cost=np.inf)
         target = PRESETS["smoke"].ceiling.target
         goal = (bench.of.budget.target_return, bench.of.budget.target_evaluation)
         assert goal == ((target, np.inf) if testbed == "tuned" else (np.inf, target))
@@ -73,23 +71,23 @@ class Made:
     """In place of compiled rounds: notes who decides, and how many seeds there are."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[int, int]] = []
+        self.seen: list[tuple[int, int, float | None]] = []
 
-    def play(self, deciders: Any, seeds: Any, *, block: int | None) -> Played:
-        self.seen.append((len(deciders), block or 0))
+    def play(self, deciders: Any, seeds: Any, *, block: int | None, cost: float | None) -> Played:
+        self.seen.append((len(deciders), block or 0, cost))
         return played(*map(float, seeds))
 
 
 def test_only_limited_runs_have_the_budget() -> None:
-    with_budget, without = Made(), Made()
-    bench = learning.Bench(cast(Any, None), cast(Any, with_budget), cast(Any, without), block=3)
+    made = Made()
+    bench = learning.Bench(cast(Any, None), cast(Any, made), block=3)
     first, second = bench.play([[1], [2]], (5, 6))
-    assert (with_budget.seen, without.seen) == ([], [(4, 3)])
+    assert made.seen == [(4, 3, np.inf)]
     assert [outcomes.outcome(one, "time").tolist() for one in (first, second)] == [[5.0, 6.0]] * 2
     bench.play([[1]], (5,), limited=True)
-    assert (with_budget.seen, without.seen) == ([(1, 3)], [(4, 3)])
+    assert made.seen[1:] == [(1, 3, None)]  # the budget of the rounds
     bench.unbound([first], (5, 6))
-    assert len(with_budget.seen) == 1
+    assert [cost for *_, cost in made.seen] == [np.inf, None, np.inf]
 
 
 def options(*words: str) -> argparse.Namespace:
