@@ -6,7 +6,7 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,8 +23,9 @@ from stellaris.runtime.files import atomic_path
 from stellaris.scheduling.scheduler import State
 from stellaris.types import NDArray, Tree
 
-#: Version of the file format. Files of version 1 have no `hold`; theirs is 1.
-FORMAT = 2
+#: Version of the file format, and what the headers of files of earlier versions lack.
+FORMAT = 3
+_EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"hold": 1, "width": 0.0}, 2: {"width": 0.0}}
 #: Tanh units in the two layers of the policy; the critic has the same. Source: MinionsRL (AAAI 2024), Table 3.
 HIDDEN = (64, 64)
 #: Largest number of actors. It limits the memory that a file can claim, since the network grows with the number.
@@ -53,12 +54,17 @@ class Learned:
       hold: number of rounds for which a decision holds. If every round draws anew, a run's mean number of actors hardly
         varies, so runs tell little about which number is best; a number above that of all rounds holds the first
         decision for the whole run.
+      width: the standard deviation, in ln(actors), of the kernel by which neighbouring numbers share logits, so that a
+        run with 12 actors also tells about 11 and 13; 0 for logits of their own. With logits of their own, training
+        settles on single numbers whose few runs were lucky.
 
     Raises:
-      ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, or a parameter or statistic is not finite.
+      ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, `width` is negative or not finite, or a
+        parameter or statistic is not finite.
 
     Source:
-      MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic, a decision every round.
+      MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic, a decision every round. The
+      kernel is ours.
 
     Example:
       >>> scheduler = Learned.untrained(most=32, seed=0)
@@ -71,10 +77,13 @@ class Learned:
     params: Tree
     statistics: Statistics
     hold: int = 1
+    width: float = 0.0
 
     def __post_init__(self) -> None:
         _check_most(self.most)
         checks.whole(at_least=1, hold=self.hold)
+        checks.not_negative(width=self.width)
+        checks.finite(width=self.width)
         with np.errstate(all="ignore"):  # an overflow is found below
             version = self.version  # in single precision, as for decisions
         for name, tree in (("params", version.params), ("statistics", version.normaliser)):
@@ -84,26 +93,28 @@ class Learned:
                 )
 
     def __repr__(self) -> str:
-        return f"Learned(most={self.most}, states={float(self.statistics.count):.0f}, hold={self.hold})"
+        width = f", width={self.width:g}" if self.width else ""
+        return f"Learned(most={self.most}, states={float(self.statistics.count):.0f}, hold={self.hold}{width})"
 
     @staticmethod
-    def untrained(*, most: int, seed: int, hold: int = 1) -> "Learned":
+    def untrained(*, most: int, seed: int, hold: int = 1, width: float = 0.0) -> "Learned":
         """Returns a scheduler whose decisions are nearly uniform.
 
         Args:
           most: number of actors of the workload.
           seed: the seed of the parameters.
           hold: number of rounds for which a decision holds.
+          width: width of the kernel by which neighbouring numbers share logits; 0 for none.
         """
         _check_most(most)
         policy = policy_for(most)
         params = jax.jit(Policy.init, static_argnums=0)(policy, jax.random.key(seed))
-        return Learned(most, jax.tree.map(np.asarray, params), policy.statistics(), hold)
+        return Learned(most, jax.tree.map(np.asarray, params), policy.statistics(), hold, width)
 
     @property
     def version(self) -> PolicyVersion:
-        """The parameters and the normalisation of the scheduler's policy."""
-        return PolicyVersion(self.params, self.statistics.normaliser())
+        """The parameters and the normalisation of the policy that decides: the kernel is part of its last layer."""
+        return PolicyVersion(shared(self.params, self.most, self.width), self.statistics.normaliser())
 
     def decide(self, states: Sequence[State], *, most: int, key: jax.Array) -> int:
         """Draws a number of actors, or returns the number that holds.
@@ -134,7 +145,7 @@ class Learned:
         leaves, _ = jax.tree.flatten((self.params, self.statistics))
         arrays: dict[str, Any] = {f"leaf{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         with atomic_path(path) as draft, draft.open("wb") as file:
-            np.savez(file, header=np.array(json.dumps(_header(self.most, self.hold))), **arrays)
+            np.savez(file, header=np.array(json.dumps(_header(self.most, self.hold, self.width))), **arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Learned":
@@ -167,11 +178,11 @@ def _read(opened: BinaryIO) -> Learned:
     """
     with zipfile.ZipFile(opened) as file:
         header = json.loads(str(_array(_member(file, "header", most=_HEADER))))
-        if header.get("format") == 1:
-            header |= {"format": FORMAT, "hold": 1}
-        most, hold = int(header["most"]), int(header["hold"])
+        if missing := _EARLIER.get(header.get("format")):
+            header |= {"format": FORMAT, **missing}
+        most, hold, width = int(header["most"]), int(header["hold"]), float(header["width"])
         _check_most(most)
-        if found := list(differences(header, _header(most, hold))):
+        if found := list(differences(header, _header(most, hold, width))):
             said = ", ".join(f"{place} is {there!r} instead of {here!r}" for place, there, here in found)
             raise SchedulerError(f"a scheduler of another kind: {said}")
         policy = policy_for(most)
@@ -186,7 +197,7 @@ def _read(opened: BinaryIO) -> Learned:
             if content is None or there != here:
                 raise SchedulerError(f"a scheduler of another kind: array {i} is {there} instead of {here}")
             arrays.append(_array(content))
-    return Learned(most, *jax.tree.unflatten(structure, arrays), hold=hold)  # type: ignore[misc]
+    return Learned(most, *jax.tree.unflatten(structure, arrays), hold=hold, width=width)  # type: ignore[misc]
 
 
 def _member(file: zipfile.ZipFile, name: str, *, most: int) -> BinaryIO:
@@ -227,9 +238,10 @@ def _check_most(most: Any) -> None:
         raise ValueError(f"most={most} is above {MOST}, the largest number of actors")
 
 
-def _header(most: int, hold: int) -> dict[str, Any]:
+def _header(most: int, hold: int, width: float) -> dict[str, Any]:
     """Returns the header that `save` writes, and that a file must have to be loaded."""
-    return {"format": FORMAT, "most": most, "hold": hold, "hidden": list(HIDDEN), "state": list(State._fields)}
+    numbers = {"format": FORMAT, "most": most, "hold": hold, "width": width}
+    return {**numbers, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 
 def _kind(shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
@@ -256,6 +268,23 @@ def policy_for(most: int) -> Policy:
     """Returns the policy of schedulers for up to `most` actors; they all share it."""
     spec = EnvSpec("the scheduler's state", np.zeros(len(State._fields), np.float32), actions=most, discrete=True)
     return ActorCritic(hidden=HIDDEN)(spec)
+
+
+def shared(params: Tree, most: int, width: float) -> Tree:
+    """Returns the parameters of the policy whose logits are those of `params`, shared between neighbouring numbers.
+
+    With the kernel `k(i, j) = exp(-(ln i - ln j)^2 / (2 width^2))`, the logit of `i` actors is
+    `sum_j k(i, j) x_j / sqrt(sum_j k(i, j)^2)` for the logits `x` of `params`. Logits are linear in the last layer, so
+    the kernel is multiplied into it.
+    """
+    if not width:
+        return params
+    number = np.log(np.arange(1, most + 1))
+    kernel = np.exp(-0.5 * ((number[:, None] - number) / width) ** 2)
+    weights = (kernel / np.sqrt(np.sum(kernel**2, axis=0))).astype(np.float32)
+    towers, last = params["params"], f"Dense_{len(HIDDEN)}"
+    layer = jax.tree.map(lambda x: x @ weights, towers["policy"][last])
+    return {**params, "params": {**towers, "policy": {**towers["policy"], last: layer}}}
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -14,7 +14,7 @@ from stellaris._core import checks
 from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update
-from stellaris.scheduling.learned import Learned, observed, policy_for
+from stellaris.scheduling.learned import Learned, observed, policy_for, shared
 from stellaris.scheduling.objective import History, Objective
 from stellaris.scheduling.scheduler import states_of
 from stellaris.types import NDArray, Trajectory, Tree
@@ -300,13 +300,15 @@ def learn(
     trajectory = jax.tree.map(lambda *of: np.stack(of, axis=1), *(_padded(*run, length=length) for run in runs))
     static, numbers = _split(replace(ppo, discount=ppo.discount**hold))
     params, opt_state, metrics = _learned(
-        scheduler.version,
+        scheduler.params,
+        scheduler.statistics.normaliser(),
         statistics.normaliser(),
         opt_state,
         trajectory,
         key,
         numbers,
         policy=policy_for(scheduler.most),
+        width=scheduler.width,
         ppo=static,
     )
     learned = replace(scheduler, params=jax.tree.map(np.asarray, params), statistics=statistics)
@@ -362,9 +364,10 @@ def _split(ppo: PPO) -> tuple[PPO, dict[str, Any]]:
     return replace(ppo, **{name: getattr(PPO, name) for name in numbers}), numbers
 
 
-@functools.partial(jax.jit, static_argnames=("policy", "ppo"))
+@functools.partial(jax.jit, static_argnames=("policy", "width", "ppo"))
 def _learned(
-    version: PolicyVersion,
+    params: Tree,
+    before: Any,
     normaliser: Any,
     opt_state: Tree,
     trajectory: Trajectory,
@@ -372,17 +375,18 @@ def _learned(
     numbers: Mapping[str, Any],
     *,
     policy: Policy,
+    width: float,
     ppo: PPO,
 ) -> tuple[Tree, Tree, dict[str, Any]]:
     ppo = replace(ppo, **numbers)
 
-    def apply(params: Tree, observation: Any) -> tuple[Any, jax.Array]:
-        return policy.apply(PolicyVersion(params, normaliser), observation)
+    def apply(params: Tree, observation: Any, normaliser: Any = normaliser) -> tuple[Any, jax.Array]:
+        return policy.apply(PolicyVersion(shared(params, policy.spec.actions, width), normaliser), observation)
 
     # The parameters that decided also learn, so values and log-probabilities are computed here instead of being
     # recorded: values as they are learned, log-probabilities as they were when states were normalised otherwise.
-    _, value = apply(version.params, trajectory.observation)
-    distribution, _ = policy.apply(version, trajectory.observation)
+    _, value = apply(params, trajectory.observation)
+    distribution, _ = apply(params, trajectory.observation, before)
     decided = jax.tree.map(lambda x: x[:-1], distribution).log_prob(trajectory.action)
     batch = ppo.prepare(trajectory._replace(log_prob=decided, value=value))
-    return update(ppo, apply, version.params, opt_state, batch, ppo.minibatches(key, batch))
+    return update(ppo, apply, params, opt_state, batch, ppo.minibatches(key, batch))

@@ -88,11 +88,28 @@ def test_a_decision_holds() -> None:
     assert each[3] == each[4] == each[5] == decisions(ONE, *run[:4]) != each[0]
 
 
-def test_files_of_the_first_format(tmp_path: Path) -> None:
-    """They have no `hold`: every decision holds for one round."""
+@pytest.mark.parametrize(("number", "missing"), [(1, ("hold", "width")), (2, ("width",))])
+def test_files_of_earlier_formats(number: int, missing: tuple[str, ...], tmp_path: Path) -> None:
+    """Without `hold`, every decision holds for one round; without `width`, numbers have logits of their own."""
     path = tmp_path / "old.npz"
-    changed(lambda h, a: (h.update(format=1), h.pop("hold")), path)
+    changed(lambda h, a: (h.update(format=number), [h.pop(name) for name in missing]), path)
     assert digest(Learned.load(path)) == digest(ONE)
+
+
+def test_neighbours_share_logits() -> None:
+    """By the formula, written out; with a narrow kernel each number keeps its own."""
+    raw: Any = policy_for(MOST).apply(ONE.version, observed([BEFORE]))[0].logits[0]
+    for width in (1e-3, 0.25, 2.0):
+        own: Any = policy_for(MOST).apply(replace(ONE, width=width).version, observed([BEFORE]))[0].logits[0]
+        for i in range(1, MOST + 1):
+            weights = [math.exp(-((math.log(i) - math.log(j)) ** 2) / (2 * width**2)) for j in range(1, MOST + 1)]
+            scale = math.sqrt(sum(weight**2 for weight in weights))
+            expected = sum(weight * float(x) for weight, x in zip(weights, raw, strict=True)) / scale
+            assert float(own[i - 1]) == pytest.approx(expected, abs=1e-5)
+        if width < 0.01:
+            np.testing.assert_allclose(own, raw, atol=1e-6)
+    with pytest.raises(ValueError, match=r"width=-0\.1 is negative"):
+        Learned.untrained(most=MOST, seed=0, width=-0.1)
 
 
 def test_all_fields_of_the_state_are_seen() -> None:
@@ -156,12 +173,13 @@ def test_its_configuration() -> None:
 
 def test_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "new" / "scheduler"
-    replace(ONE, hold=7).save(path)
+    replace(ONE, hold=7, width=0.5).save(path)
     again = Learned.load(str(path))
     for one, other in zip(arrays(ONE), arrays(again), strict=True):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
-    assert (again.most, again.hold, digest(again)) == (MOST, 7, digest(replace(ONE, hold=7)))
-    assert decisions(again, BEFORE) == decisions(ONE, BEFORE)
+    assert (again.most, again.hold, again.width) == (MOST, 7, 0.5)
+    assert digest(again) == digest(replace(ONE, hold=7, width=0.5))
+    assert decisions(again, BEFORE) == decisions(replace(ONE, width=0.5), BEFORE) != decisions(ONE, BEFORE)
     assert [file.name for file in path.parent.iterdir()] == ["scheduler"]
 
 
@@ -178,7 +196,7 @@ def changed(change: Callable[[dict[str, Any], dict[str, Any]], Any], path: Path)
 
 #: By the change to header `h` and arrays `a`, what is said.
 REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
-    "format": (lambda h, a: h.update(format=3), "another kind: format is 3 instead of 2"),
+    "format": (lambda h, a: h.update(format=4), "another kind: format is 4 instead of 3"),
     "widths": (lambda h, a: h.update(hidden=[64, 32]), r"another kind: hidden\[1\] is 32 instead of 64"),
     "layers": (lambda h, a: h.update(hidden=[64]), r"another kind: hidden is \[64\] instead of \[64, 64\]"),
     "state": (

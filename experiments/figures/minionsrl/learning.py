@@ -129,7 +129,9 @@ class Trained:
     def training(self, on: Bench, preset: Preset) -> Training:
         """Returns the training; its progress goes into the rows."""
         way = self.way
-        self.scheduler = self.best = Learned.untrained(most=on.of.workload.actors, seed=self.seed, hold=way.hold)
+        self.scheduler = self.best = Learned.untrained(
+            most=on.of.workload.actors, seed=self.seed, hold=way.hold, width=way.width
+        )
         return Training(
             self.scheduler,
             on.task.objective(self.minimise, failure=way.failure),

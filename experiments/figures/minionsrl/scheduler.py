@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from experiments.figures.minionsrl.ways import WIDTH
 from experiments.study import runs
 from experiments.study.cells import Cell, Worker, failure, finished
 from experiments.study.study import PROCESSORS, run_all, workers
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--episodes", type=options.whole(1), default=100, help="number of runs of the workload")
     add("--together", type=options.whole(1), default=2, help="runs between two updates of the scheduler")
     add("--hold", type=options.whole(1), default=1, help="rounds for which a decision of a new scheduler holds")
+    add("--share", action="store_true", help="let neighbouring numbers of actors share logits in a new scheduler")
     add("--held-out", type=options.whole(0), default=0, help="runs that choose among five versions of the scheduler")
     add("--minimise", choices=("time", "cost"), default="time", help="what runs should minimise within the budget")
     add("--start", type=Path, help="a trained scheduler to fine-tune")
@@ -91,7 +93,8 @@ def task_of(environment: str, testbed: str | None) -> minionsrl.Task:
 
 def untrained(arguments: argparse.Namespace) -> Learned:
     """Returns the scheduler to start from if none is given."""
-    return Learned.untrained(most=minionsrl.ACTORS, seed=arguments.seed, hold=arguments.hold)
+    width = WIDTH if arguments.share else 0.0
+    return Learned.untrained(most=minionsrl.ACTORS, seed=arguments.seed, hold=arguments.hold, width=width)
 
 
 def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:

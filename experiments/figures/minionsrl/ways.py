@@ -12,6 +12,9 @@ from stellaris.scheduling.training import AUTHORS_PPO, SCHEDULER_PPO
 
 #: Number of rounds above that of any run: the first decision holds for the whole run.
 WHOLE = 2**20
+#: The width of the kernel by which neighbouring numbers of actors share logits, in ln(actors). Chosen on a made-up
+#: workload, before any training here.
+WIDTH = 0.25
 #: The penalty of a failure, in runs. Our budgets end most runs of all actors. With 1, the first value, a scheduler
 #: learned to spend the budget near the target; 4 is the second.
 FAILURE = 4.0
@@ -27,6 +30,7 @@ class Way:
     failure: float | None = FAILURE
     normalise: bool = True
     held_out: bool = True
+    width: float = 0.0  #: of the kernel by which neighbouring numbers of actors share logits.
 
     def every(self, episodes: int) -> int:
         """Returns the number of updates after which a version is run on the held-out seeds: about four times in all."""
@@ -40,6 +44,7 @@ WAYS: Mapping[str, Way] = {
     "two runs, lambda 0.85": Way(SCHEDULER_PPO),
     "held for five rounds": Way(SCHEDULER_PPO, hold=5),
     "held for the run": Way(SCHEDULER_PPO, hold=WHOLE, together=8),
+    "held for the run, neighbours share": Way(SCHEDULER_PPO, hold=WHOLE, together=8, width=WIDTH),
 }
 
 #: The ranges of the search. Source: MinionsRL (AAAI 2024), Table 1; `hold` is ours. The table's range of KL targets is
