@@ -12,7 +12,7 @@ import pytest
 from stellaris._core.describe import digest
 from stellaris.acting.normalisation import Statistics
 from stellaris.scheduling import Learned, State
-from stellaris.scheduling.learned import observed
+from stellaris.scheduling.learned import observed, policy_for
 from stellaris.scheduling.objective import History, Objective
 from stellaris.scheduling.scheduler import decide_actors, states_of
 from stellaris.scheduling.training import (
@@ -305,6 +305,25 @@ def test_decisions_that_hold_are_learned_from_once() -> None:
     others[5]["actors"] = deciding[4]["actors"] = 1 + history[4]["actors"] % 4
     assert digest(learned(others).params) == digest(learned(history).params)
     assert digest(learned(deciding).params) != digest(learned(history).params)
+
+
+@pytest.mark.slow
+def test_neighbours_learn_together() -> None:
+    """A run with few seconds makes its number of actors likelier, and with a kernel the neighbours as well."""
+    runs = [[ended(1, seconds, 0.01, 1.0, actors=actors)] for actors, seconds in ((5, 1.0), (10, 9.0))]
+    state = observed([State(1, *[0.0] * 7)._replace(budget=EASY.budget)])
+
+    def risen(width: float) -> Any:
+        start = replace(START, hold=9, width=width)
+        after, _, _ = learn(start, START_OPTIMIZER, runs, EASY, scale=1.0, normalise=False, key=jax.random.key(0))
+        first, last = (policy_for(MOST).apply(one.version, state)[0].logits[0] for one in (start, after))
+        return np.asarray(last - first) - float((last - first)[0])  # beside one actor, which no run had
+
+    alone, together = risen(0.0), risen(0.2)
+    assert alone[4] == max(alone) > 0 > alone[9] == min(alone)
+    assert together[4] > 0 > together[9]
+    assert together[[3, 5]].mean() > 0.3 * together[4]
+    assert alone[[3, 5]].mean() < 0.1 * alone[4]
 
 
 @pytest.mark.slow
