@@ -151,31 +151,39 @@ def reached(one: Finished) -> bool:
 
 
 def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:
-    """Draws the median cost of each scheduler over its median time."""
+    """Draws the median cost of each scheduler over its median time; schedules have labels, others are in the legend."""
     for name, of in own.items():
         there = [one for one in of if reached(one)]
         if not there:
             continue
         x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT[:2])
-        colour = _colour(name)
-        axes.plot(x.middle, y.middle, "o", color=colour, ms=4)
-        axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
-        axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
         # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
         label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
-        axes.annotate(label, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+        marker, colour = _style(name)
+        schedule = name[0].isdigit()
+        axes.plot(x.middle, y.middle, marker, color=colour, ms=4, label=None if schedule else label)
+        axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
+        axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
+        if schedule:
+            axes.annotate(label, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
     axes.set_title(title, fontsize=9)
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
 
 
-def _colour(name: str) -> str:
-    """Returns the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
-    if name in (minionsrl.ADAPT, minionsrl.AZURE, minionsrl.IMPACT):
-        return "#CC79A7"
+#: Markers and colours of the baselines, as in the other pictures.
+_BASELINES = {minionsrl.ADAPT: ("^", "#E69F00"), minionsrl.AZURE: ("v", "#D55E00"), minionsrl.IMPACT: ("P", "#56B4E9")}
+
+
+def _style(name: str) -> tuple[str, str]:
+    """Returns the marker and the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
+    if name in _BASELINES:
+        return _BASELINES[name]
     if name.startswith("learned"):
-        return "#009E73"
-    return "#E69F00" if "," in name else "#0072B2"
+        return ("s", "#009E73") if "time" in name else ("D", "#CC79A7")
+    return ("o", "#E69F00") if "," in name else ("o", "#0072B2")
 
 
 STUDY = Study("minionsrl-numbers", SIZES, _variants, _report, ("numbers",))
