@@ -170,7 +170,8 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+        axes.margins(y=0.25)  # room for the legend
+        axes.legend(fontsize=7, loc="best")
 
 
 #: Markers and colours of the baselines, as in the other pictures.

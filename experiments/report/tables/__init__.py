@@ -51,6 +51,8 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "cartpole": minionsrl.on_cartpole,
     "mujoco": minionsrl.on_mujoco,
     "minionsrl-ceiling": minionsrl.ceiling,
+    "minionsrl-trained": minionsrl.trained,
+    "minionsrl-numbers": minionsrl.numbers,
     "trajectories": learning.trajectories,
     "half-lost": lambda: learning.half_lost("best"),
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),

@@ -49,6 +49,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "`minionsrl-motivation`, `-latency`, `-finetuning`, `-scaling`",
         "[MinionsRL](#minionsrl)",
     ),
+    (
+        ("minionsrl-numbers", "minionsrl-numbers/hopper"),
+        "`minionsrl-numbers` on CartPole-v1 and Hopper-v4",
+        "[numbers of actors](#the-same-on-the-event-loop)",
+    ),
     (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
     (("small/stellaris-hpc",), "`stellaris-hpc`", "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)"),
     (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from experiments.figures.minionsrl.ceiling import Schedule
-from experiments.report.tables.results import estimated, first, middle, rows, runs
+from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
 from experiments.report.tables.table import Table
 from experiments.toolkit.statistics import Estimate
 
@@ -51,6 +51,66 @@ def ceiling() -> Table:
             label = ""
     headings = ("chosen on 20 runs, compared on 20 others", "chosen for", "actors", "time / Max's", "cost / Max's")
     return Table(headings, lines, left=headings[1:3])
+
+
+#: The learners of trainings, each with the folders of its results, and the ways of training, in the page's words.
+_TRAININGS = {
+    "authors": ("the authors' learner", "fresh", "shared"),
+    "tuned": ("the tuned learner", "penalty-4", "shared"),
+}
+_WAYS = {
+    "held for the run": "numbers by themselves",
+    "held for the run, neighbours share": "neighbours share",
+}
+
+
+def trained() -> Table:
+    """Returns fixed numbers and trained schedulers by testbed: actors, runs within the budget, time and cost."""
+    lines = []
+    for testbed, (label, *folders) in _TRAININGS.items():
+        paths = [f"minionsrl-learning/{folder}/schedulers_{testbed}.csv" for folder in folders]
+        several = {_name(row): row for path in paths for row in rows(path)}
+        for name, row in sorted(several.items(), key=lambda item: bool(item[1]["seed"])):  # fixed numbers first
+            within = f"{row['within_budget']} of {row['runs']}" if row.get("within_budget") else ""
+            ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))
+            lines.append((label, name, f"{float(row['actors']):.1f}", within, *ratios))
+            label = ""
+    headings = ("seeds 60 to 79", "scheduler", "actors", "within the budget", "time / Max's", "cost / Max's")
+    return Table(headings, lines, left=headings[1:2])
+
+
+def _name(row: Mapping[str, str]) -> str:
+    """Returns the name of a scheduler: a fixed number, a surface, or a training by its way and its number."""
+    if not row["seed"]:
+        return row["way"]
+    way, *best = row["way"].split(": ")
+    if way not in _WAYS:
+        return f"{way} {int(row['seed']) + 1}: {best[0]}"
+    return f"{_WAYS[way]}, training {int(row['seed']) + 1}{', by its best run' if best else ''}"
+
+
+#: Runs of `minionsrl-numbers`, by their place, with the label of each testbed.
+_NUMBERS = {
+    "minionsrl-numbers": {"authors": "CartPole, the authors' learner", "tuned": "CartPole, the tuned learner"},
+    "minionsrl-numbers/hopper": {"authors-0.0003": "Hopper, the authors' learner"},
+}
+
+
+def numbers() -> Table:
+    """Returns fixed numbers, trained schedulers and baselines on the event loop, by task and testbed."""
+    lines = []
+    for place, testbeds in _NUMBERS.items():
+        for testbed, label in testbeds.items():
+            for row in (row for row in rows(f"{place}/table.csv") if row["testbed"] == testbed):
+                spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
+                azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
+                ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
+                name = f"{row['actors']} actors" if row["actors"].isdigit() else row["actors"]
+                lines.append((label, name, row["reached"], row["mean actors"], *spends, azure, *ratios))
+                label = ""
+    spent = ("virtual s", "USD by Eq. 2", "as Azure bills")
+    headings = ("", "scheduler", "reached", "actors", *spent, *(f"{name} / Max's" for name in ("s", "USD", "Azure's")))
+    return Table(headings, lines, left=headings[1:2])
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
