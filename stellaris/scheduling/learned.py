@@ -30,6 +30,8 @@ _EARLIER: Mapping[int, Mapping[str, Any]] = {1: {"hold": 1, "width": 0.0}, 2: {"
 HIDDEN = (64, 64)
 #: Largest number of actors. It limits the memory that a file can claim, since the network grows with the number.
 MOST = 2**16
+#: Largest number of actors with a kernel.
+MOST_SHARED = 2**12
 #: Largest size in bytes of a file's header, and of the header of one of its arrays.
 _HEADER = 2**16
 #: States are clipped to this magnitude, so that their squares can still be summed in single precision.
@@ -59,8 +61,8 @@ class Learned:
         settles on single numbers whose few runs were lucky.
 
     Raises:
-      ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, `width` is negative or not finite, or a
-        parameter or statistic is not finite.
+      ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, `width` is negative or not finite, `width`
+        is not 0 and `most` above 4,096, or a parameter or statistic is not finite.
 
     Source:
       MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic, a decision every round. The
@@ -84,6 +86,8 @@ class Learned:
         checks.whole(at_least=1, hold=self.hold)
         checks.not_negative(width=self.width)
         checks.finite(width=self.width)
+        if self.width and self.most > MOST_SHARED:  # the kernel has most x most entries
+            raise ValueError(f"width={self.width} with most={self.most}: a kernel needs most <= {MOST_SHARED}")
         with np.errstate(all="ignore"):  # an overflow is found below
             version = self.version  # in single precision, as for decisions
         for name, tree in (("params", version.params), ("statistics", version.normaliser)):

@@ -347,7 +347,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
-    add("--testbeds", nargs="+", choices=ceiling.TESTBEDS, default=[*ceiling.TESTBEDS], help="the testbeds")
+    help_ = "the testbeds (default: CartPole's)"
+    add("--testbeds", nargs="+", choices=ceiling.TESTBEDS, default=ceiling.DEFAULT, help=help_)
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
     add("--minimise", nargs="+", choices=OBJECTIVES, default=[*OBJECTIVES], help="what runs should minimise")
     add("--fixed", nargs="+", type=options.whole(1), help="fixed numbers to compare with (default: the preset's)")
