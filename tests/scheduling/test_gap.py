@@ -72,12 +72,12 @@ def always(actors: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hold", "together"), [(1, 2), (2**20, 8)])
-def test_the_gap_is_closed_within_a_hundred_episodes(hold: int, together: int) -> None:
+@pytest.mark.parametrize(("hold", "together", "width"), [(1, 2, 0.0), (2**20, 8, 0.0), (2**20, 8, 0.25)])
+def test_the_gap_is_closed_within_a_hundred_episodes(hold: int, together: int, width: float) -> None:
     """At least 70 % of it, on seeds that neither training nor the choice of a version has seen."""
     everyone, best = always(MOST), min(always(actors) for actors in (4, 6, 8, 10, 12, 16))
     assert best < 0.6 * everyone
-    start = Learned.untrained(most=MOST, seed=0, hold=hold)
+    start = Learned.untrained(most=MOST, seed=0, hold=hold, width=width)
     learned = train_scheduler(
         start, play, OBJECTIVE, episodes=100, together=together, seed=1000, held_out=HELD_OUT, every=3
     )
