@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.figures.minionsrl.ways import WIDTH
+from experiments.figures.minionsrl.ways import FAILURE, WIDTH
 from experiments.study import runs
 from experiments.study.cells import Cell, Worker, failure, finished
 from experiments.study.study import PROCESSORS, run_all, workers
@@ -129,7 +129,7 @@ class Training:
 
     def run(self, start: Learned, arguments: argparse.Namespace, home: Path) -> None:
         """Trains the scheduler, and writes it after each update."""
-        objective = self.task.objective(arguments.minimise)
+        objective = self.task.objective(arguments.minimise, failure=FAILURE)
 
         def on_progress(progress: Progress, scheduler: Learned) -> None:
             mean = sum(progress.rewards) / len(progress.rewards)
