@@ -58,13 +58,10 @@ class LearnerBatch:
 
     def learn(self, indices: NDArray) -> int:
         """Counts a gradient on these items as applied; returns how many transitions no earlier gradient had seen."""
-        # Items are made unique, because a minibatch with parts of two epochs may hold an item twice. Indices past the
-        # last item are padding.
-        items = np.unique(indices[indices < len(self.unseen)])
-        first_seen = int(self.unseen[items].sum())
-        self.unseen[items] = 0
+        left = self.unlearned
+        self.unseen[indices[indices < len(self.unseen)]] = 0  # indices past the last item are padding
         self.left -= 1
-        return first_seen
+        return left - self.unlearned
 
     def drop(self) -> None:
         """Counts one gradient as dropped; its transitions stay unlearned, unless another gradient sees them."""
