@@ -133,8 +133,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     ),
     "minionsrl-training": Entry(
         "figures.minionsrl.training",
-        f"{MINIONSRL}, Figures 4 to 6 and Table 2",
-        {"smoke": "1", "small": "90", "paper": "10,000"},
+        f"{MINIONSRL}, Figures 4 to 6 and 9, Table 2",
+        {"smoke": "2", "small": "1,500", "paper": "20,000"},
         kind="study",
     ),
     "minionsrl-scaling": Entry(
@@ -155,23 +155,11 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "3", "small": "900"},
         kind="figure",
     ),
-    "minionsrl-numbers": Entry(
-        "figures.minionsrl.numbers",
-        f"{MINIONSRL}, the same gap on the event loop",
-        {"smoke": "2", "small": "1,500", "paper": "1,500"},
-        kind="study",
-    ),
     "minionsrl-learning": Entry(
         "figures.minionsrl.learning",
         f"{MINIONSRL}, ways to train the scheduler",
         {"smoke": "4", "small": "1,000"},
         kind="figure",
-    ),
-    "minionsrl-finetuning": Entry(
-        "figures.minionsrl.finetuning",
-        f"{MINIONSRL}, Figure 9",
-        {"smoke": "1", "small": "60", "paper": "10,000"},
-        kind="study",
     ),
     "minionsrl-scheduler": Entry("figures.minionsrl.scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
     "gear-hopper": Entry(

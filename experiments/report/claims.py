@@ -1,5 +1,6 @@
 """The papers' claims, and the findings of the studies on them."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -7,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.figures.minionsrl import finetuning
+from experiments.figures.minionsrl import training
 from experiments.report import recorded
 from experiments.report.recorded import Points, Run, return_ratio
 from experiments.tasks import minionsrl
@@ -45,7 +46,8 @@ class Comparison(NamedTuple):
     compare: Callable[[Run, Run], float]
     own: str = "stellaris"  #: name of the variant that the claim is about.
     same: str = ""  #: name of a variant that computes what the baseline computes; their returns are pooled.
-    goals: Mapping[str, tuple[float, float]] = MappingProxyType({})  #: target and budget of the runs, by environment.
+    targets: Mapping[str, float] = MappingProxyType({})  #: the return to reach, by environment.
+    budgets: Mapping[str, float] = MappingProxyType({})  #: the most USD of the own runs, by environment.
 
 
 class Finding(NamedTuple):
@@ -144,13 +146,18 @@ def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
             continue
         same = recorded.runs(rows, environment, comparison.same)
         baseline = {seed: recorded.pooled(baseline[seed], [same[seed]] if seed in same else ()) for seed in both}
-        goal = comparison.goals.get(environment)
-        # If the budget of a run ran out, its spending does not show how much reaching the target costs.
-        reached = [seed for seed in both if not goal or all(_reached(of[seed], *goal) for of in (own, baseline))]
+        target = comparison.targets.get(environment)
+        budget = comparison.budgets.get(environment, math.inf)
+        # If a run missed the target, its spending does not show how much reaching the target costs.
+        reached = [
+            seed
+            for seed in both
+            if target is None or (_reached(own[seed], target, budget) and _reached(baseline[seed], target))
+        ]
         ratios = [comparison.compare(own[seed], baseline[seed]) for seed in reached]
-        finals = [baseline[seed]["episode_return"][-1] for seed in both]
+        finals = [_tested(baseline[seed]) for seed in both]
         returns = [ratio(own[seed]["episode_return"][-1], baseline[seed]["episode_return"][-1]) for seed in both]
-        learned = goal[0] if goal else tuned(environment, baseline[both[0]]["steps"][-1])
+        learned = tuned(environment, baseline[both[0]]["steps"][-1]) if target is None else target
         enough = ENOUGH * learned
         finding = Finding(
             estimate(ratios) if ratios else None,
@@ -166,33 +173,19 @@ def _compared(comparison: Comparison, rows: Points) -> list[Finding]:
     return found
 
 
-def _reached(run: Run, target: float, budget: float) -> bool:
-    """Whether a run ended at the target return, within the budget in USD by Eq. 2."""
-    return bool(run["episode_return"][-1] >= target and run["cost_pay_per_use"][-1] <= budget)
+def _reached(run: Run, target: float, budget: float = math.inf) -> bool:
+    """Whether a run ended at the target, within the budget in USD by Eq. 2."""
+    return bool(_tested(run) >= target and run["cost_pay_per_use"][-1] <= budget)
+
+
+def _tested(run: Run) -> float:
+    """Returns the last return by which the target is tested: that of evaluations if a run has any."""
+    return float(run.get("evaluation_return", run["episode_return"])[-1])
 
 
 def committed() -> dict[str, list[Finding]]:
     """Returns findings for the claims that no study measures, by claim, from tables committed in the repository."""
     found: dict[str, list[Finding]] = {}
-    for environment, start in finetuning.STARTS.items():
-        trained = finetuning.episodes(environment)
-        if not {finetuning.SCRATCH, finetuning.TUNED} <= trained.keys():
-            continue
-        scratch, tuned = (trained[name] for name in (finetuning.SCRATCH, finetuning.TUNED))
-        spent = f"{sum(tuned.cost):.3f} USD for {len(tuned.cost)} episodes, against {sum(scratch.cost):.3f} USD"
-        begun = minionsrl.SCHEDULERS / f"{start}.npz"
-        found.setdefault(_FINE_TUNING, []).append(
-            Finding(
-                estimate([1 - sum(tuned.cost) / sum(scratch.cost)]),
-                environment,
-                f"{spent} for {len(scratch.cost)} from scratch",
-                seeds=1,
-                judged=True,
-                returns=None,
-                command=f"python -m experiments minionsrl-scheduler --env {environment} "
-                f"--start {begun.relative_to(_RESULTS.parents[1])} --episodes {len(tuned.cost)}",
-            )
-        )
     rows = output.read_rows(_REVERB)
     for load in dict.fromkeys(row["load"] for row in rows):
         ratios = [float(row["ours"]) / float(row["theirs"]) for row in rows if row["load"] == load]
@@ -227,15 +220,33 @@ def _tuned(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], f
     return Comparison(claim, "stellaris-training", baseline, f"tuned{against}{bill}", compare, same=_SAME[baseline])
 
 
-def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> Comparison:
-    """Returns a comparison of MinionsRL with its scheduler to a baseline, up to the target."""
-    under = f"to the target, against {baseline}{bill}"
-    return Comparison(claim, "minionsrl-training", baseline, under, compare, minionsrl.LEARNED, goals=minionsrl.GOALS)
+def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run], float]) -> list[Comparison]:
+    """Returns comparisons of MinionsRL's trained scheduler to a baseline up to the target, one for each testbed."""
+    name = str(training.ALL) if baseline == minionsrl.MAX else baseline
+    return [
+        Comparison(
+            claim,
+            "minionsrl-training",
+            f"{testbed}: {name}",
+            f"{learner}, to the target, against {baseline}{bill}",
+            compare,
+            f"{testbed}: {scheduler}",
+            targets=minionsrl.TARGETS,
+            budgets={environment: usd for (environment, of), usd in minionsrl.BUDGETS.items() if of == testbed},
+        )
+        for testbed, (learner, scheduler) in _LEARNERS.items()
+    ]
 
 
+#: The testbeds whose schedulers are compared, with the names of their learners and schedulers.
+_LEARNERS = {
+    "tuned": ("tuned learner", training.LEARNED),
+    "authors": ("authors' learner", training.LEARNED),
+    "authors-0.0003": ("authors' learner with a rate of 0.0003", f"{training.LEARNED}, fine-tuned"),
+}
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
 _MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"
-_FINE_TUNING, _REPLAY = "scheduler training cost saved by fine-tuning", "trajectory throughput against Reverb (up to)"
+_REPLAY = "trajectory throughput against Reverb (up to)"
 _HPC_REWARD, _HPC_COST = "episodic reward against PAR-RL", "training cost reduction against PAR-RL"
 COMPARISONS = (
     _tuned(REWARD, "synchronous", "", return_ratio),
@@ -249,12 +260,12 @@ COMPARISONS = (
     Comparison(_HPC_REWARD, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs", return_ratio),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, by use", _SAVED_BY_USE),
     Comparison(_HPC_COST, "stellaris-hpc", "PAR-RL", "960 cores, 16 GPUs, demo's bill", _SAVED),
-    _minions(_MINIONS_TIME, minionsrl.AZURE, "", _faster),
-    _minions(_MINIONS_TIME, minionsrl.IMPACT, "", _faster),
-    _minions(_MINIONS_COST, minionsrl.AZURE, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_COST, minionsrl.AZURE, ", as Azure bills", _SAVED_AZURE),
-    _minions(_MINIONS_COST, minionsrl.IMPACT, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_COST, minionsrl.IMPACT, ", as Azure bills", _SAVED_AZURE),
-    _minions(_MINIONS_MAX, minionsrl.MAX, ", Eq. 2", _SAVED_BY_USE),
-    _minions(_MINIONS_MAX, minionsrl.MAX, ", as Azure bills", _SAVED_AZURE),
+    *_minions(_MINIONS_TIME, minionsrl.AZURE, "", _faster),
+    *_minions(_MINIONS_TIME, minionsrl.IMPACT, "", _faster),
+    *_minions(_MINIONS_COST, minionsrl.AZURE, ", Eq. 2", _SAVED_BY_USE),
+    *_minions(_MINIONS_COST, minionsrl.AZURE, ", as Azure bills", _SAVED_AZURE),
+    *_minions(_MINIONS_COST, minionsrl.IMPACT, ", Eq. 2", _SAVED_BY_USE),
+    *_minions(_MINIONS_COST, minionsrl.IMPACT, ", as Azure bills", _SAVED_AZURE),
+    *_minions(_MINIONS_MAX, minionsrl.MAX, ", Eq. 2", _SAVED_BY_USE),
+    *_minions(_MINIONS_MAX, minionsrl.MAX, ", as Azure bills", _SAVED_AZURE),
 )

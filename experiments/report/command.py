@@ -97,14 +97,16 @@ def _assumptions() -> list[Sequence[str]]:
     """Returns name, value and source of the testbed's numbers."""
     sources, of_minions = testbed.sources(), testbed.sources(minionsrl.__file__)
     rows = [(name, f"{value:g}", sources[name]) for name, value in testbed.facts().items()]
-    goals = "; ".join(f"{name}: {target:g}, {usd:g} USD" for name, (target, usd) in minionsrl.GOALS.items())
+    targets = "; ".join(f"{name}: {target:g}" for name, target in minionsrl.TARGETS.items())
+    budgets = "; ".join(f"{name}, {of}: {usd:.4f} USD" for (name, of), usd in minionsrl.BUDGETS.items())
     own = {"ACTORS": minionsrl.ACTORS, "FRAGMENT": minionsrl.FRAGMENT, "BANDWIDTH": minionsrl.BANDWIDTH}
     rows += [(f"MinionsRL: {name}", f"{value:g}", of_minions[name]) for name, value in own.items()]
     containers = f"{minionsrl.ACTOR}; {minionsrl.LEARNER}"
     return [
         *rows,
         ("MinionsRL: ACTOR, LEARNER", containers, of_minions["ACTOR, LEARNER"]),
-        ("MinionsRL: GOALS", goals, of_minions["GOALS"]),
+        ("MinionsRL: TARGETS", targets, of_minions["TARGETS"]),
+        ("MinionsRL: BUDGETS", budgets, of_minions["BUDGETS"]),
     ]
 
 

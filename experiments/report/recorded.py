@@ -16,8 +16,9 @@ Run: TypeAlias = Mapping[str, Any]
 def runs(points: Points, environment: str, variant: str) -> dict[str, Run]:
     """Returns the columns of each run of a variant, by seed."""
     own = [row for row in points if (row["environment"], row["setting"] or row["system"]) == (environment, variant)]
-    columns = [name for name in (own[0] if own else ()) if name in ("seconds", "steps", "episode_return")]
-    columns += [name for name in (own[0] if own else ()) if name.startswith("cost_")]
+    first = own[0] if own else {}
+    columns = [name for name in first if name in ("seconds", "steps", "episode_return") or name.startswith("cost_")]
+    columns += ["evaluation_return"] if first.get("evaluation_return") else []  # not every study evaluates
     return {
         seed: {name: np.array([float(row[name]) for row in own if row["seed"] == seed]) for name in columns}
         for seed in dict.fromkeys(row["seed"] for row in own)

@@ -191,6 +191,17 @@ def by_environment(results: Sequence[Finished]) -> Mapping[str, Mapping[str, Seq
     return groups
 
 
+def by_factors(
+    groups: Mapping[str, Sequence[Finished]], outer: str, inner: str
+) -> Mapping[str, Mapping[str, Sequence[Finished]]]:
+    """Groups an environment's variants by the values of two factors, in the order of declaration."""
+    found: dict[str, dict[str, Sequence[Finished]]] = {}
+    for of in groups.values():
+        factors = of[0].cell.factors
+        found.setdefault(factors[outer], {})[factors[inner]] = of
+    return found
+
+
 def _only(cells: Sequence[Cell], key: str, out: Path, console: Console, log: runs.Watcher) -> int:
     """Runs one cell in this process, where a debugger can follow it, and leaves the cache unchanged."""
     needed = [cell.needs for cell in cells if cell.needs is not None]

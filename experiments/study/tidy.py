@@ -72,7 +72,8 @@ def figures(result: Finished) -> dict[str, Any]:
 def _thinned(result: Finished) -> Sequence[dict[str, float]]:
     """Returns evenly spaced rows of the history, the last among them, to seven digits: step counts stay exact."""
     bills = (name for name in result.history[-1] if name.startswith("cost_"))
-    columns = ("seconds", "steps", "episode_return", *bills)
+    evaluated = ["evaluation_return"] if all("evaluation_return" in row for row in result.history) else []
+    columns = ("seconds", "steps", "episode_return", *evaluated, *bills)
     stride = -(-len(result.history) // _POINTS)
     rows = result.history[::-1][::stride][::-1]
     return [{column: float(f"{row[column]:.7g}") for column in columns} for row in rows]

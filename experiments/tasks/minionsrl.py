@@ -1,5 +1,6 @@
 """MinionsRL's testbed, prices and workloads, and the systems compared on them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from experiments.toolkit import shell
 from stellaris import PPO, ActorCritic
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, Transfer
 from stellaris.runtime.costs import prices
-from stellaris.scheduling import Adapt, Learned, Maximum, Scheduler
+from stellaris.scheduling import Scheduler
 from stellaris.scheduling.objective import Objective
 from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, Workload
 
@@ -35,8 +36,8 @@ class Task:
     workload: Workload
     ppo: PPO
     target: float  #: the mean return to reach, the paper's J.
-    budget: float  #: the most USD to spend, the paper's B.
     steps: int  #: the most steps of a run.
+    budget: float = math.inf  #: the most USD to spend, the paper's B.
     functions: Mapping[str, FunctionSpec] = field(default_factory=lambda: functions())  #: the deployment.
     evaluation: Evaluation | None = None  #: tests the target; otherwise the mean of the last episodes does.
 
@@ -61,73 +62,15 @@ class Task:
         )
 
 
-#: Targets, and budgets in USD. Targets: `presets.TARGETS`; HalfCheetah's and Qbert's are assumptions, because the paper
-#: on MinionsRL does not state its targets. Budgets: assumption, about twice the cost at which MinionsRL-Max reaches the
-#: target. The median of this cost over seeds 100 to 102 was 0.0051, 0.031 and 0.032 for CartPole, Hopper and
-#: HalfCheetah; it is not yet known for Humanoid and Qbert. Acrobot's is for the authors' learner, whose median cost was
-#: 0.095 over the seeds 100 and 101.
-GOALS: Mapping[str, tuple[float, float]] = {
-    "CartPole-v1": (presets.TARGETS["CartPole-v1"], 0.012),
-    "Acrobot-v1": (-100.0, 0.2),
-    "Hopper-v4": (presets.TARGETS["Hopper-v4"], 0.06),
-    "HalfCheetah-v4": (1000.0, 0.06),
-    "Humanoid-v4": (presets.TARGETS["Humanoid-v4"], 0.2),
-    "Qbert-v5": (3.0, 0.5),
-}
-#: Steps per actor and round: with all actors, a round has as many steps as a batch of the other experiments.
-FRAGMENT = 128
-#: The paper's steps per actor and round: over all actors 65,536 for MuJoCo and 6,144 for Atari.
-PAPERS_FRAGMENT, PAPERS_FRAGMENT_ATARI = 2_048, 192
-
-
-def check_goal(environment: str) -> None:
-    """Raises a UsageError unless an environment has a target and a budget."""
-    if environment not in GOALS:
-        raise shell.UsageError(f"--env {environment} has no target; choose one of {', '.join(GOALS)}")
-
-
-def task(environment: str) -> Task:
-    """Returns an environment's task, with the PPO settings tuned for the synchronous system."""
-    target, budget = GOALS.get(environment, (float("inf"), float("inf")))
-    (baseline,) = (row.system for row in presets.tuned(environment).contenders if isinstance(row.system, Synchronous))
-    assert isinstance(baseline.algorithm, PPO)
-    workload = replace(presets.workload(environment), actors=ACTORS, fragment=FRAGMENT)
-    return Task(workload, baseline.algorithm, target, budget, steps=2_000_000)
-
-
-def paper(environment: str) -> Task:
-    """Returns a task with the paper's settings.
-
-    Source: MinionsRL (AAAI 2024), Table 1; fragments: "Communication overheads".
-    """
-    ppo = PPO(
-        learning_rate=5e-5,
-        discount=0.99,
-        minibatch_size=256,
-        clip=0.3,
-        kl_coefficient=0.2,
-        entropy_coefficient=0.0,
-        value_coefficient=1.0,
-    )
-    fragment = PAPERS_FRAGMENT_ATARI if environment in presets.ATARI else PAPERS_FRAGMENT
-    workload = replace(presets.workload(environment), actors=ACTORS, fragment=fragment)
-    return replace(task(environment), workload=workload, ppo=ppo, steps=20_000_000)
-
-
-# ---- the learner of the authors' code ---------------------------------------------------------------------------
-
-#: Gradients of a round, each on the whole batch. Source: the code of MinionsRL's authors, whose minibatch is the batch.
-GRADIENTS = 30
-#: Learning rate of the workload. Source: MinionsRL (AAAI 2024), Table 1.
-AS_PUBLISHED = 5e-5
-#: Learning rates of the testbeds. The published one needs more rounds on MuJoCo than we can afford. Those of MuJoCo are
-#: the faster of 0.0003 and 0.001, with fragments of 128 steps, for runs with all actors, by the median time to the
-#: target on the seeds 100 and 101 (on Hopper, tested by the last 32 episodes).
-RATES: Mapping[str, Sequence[float]] = {
-    "CartPole-v1": (AS_PUBLISHED, 0.001),
-    "Acrobot-v1": (AS_PUBLISHED,),
-    "Hopper-v4": (0.0003,),
-    "HalfCheetah-v4": (0.0003,),
+#: Targets: `presets.TARGETS`; those of Acrobot, HalfCheetah and Qbert are assumptions, because the paper on MinionsRL
+#: does not state its targets.
+TARGETS: Mapping[str, float] = {
+    "CartPole-v1": presets.TARGETS["CartPole-v1"],
+    "Acrobot-v1": -100.0,
+    "Hopper-v4": presets.TARGETS["Hopper-v4"],
+    "HalfCheetah-v4": 1000.0,
+    "Humanoid-v4": presets.TARGETS["Humanoid-v4"],
+    "Qbert-v5": 3.0,
 }
 #: Budgets in USD of runs under a learned scheduler, by environment and testbed: three quarters of the median cost of
 #: runs with all actors, on the seeds 0 to 19 of the ceiling, on four seeds from 100 on, on Hopper on seed 100, and on
@@ -139,37 +82,93 @@ BUDGETS: Mapping[tuple[str, str], float] = {
     ("Acrobot-v1", "authors"): 0.75 * 0.0953,
     ("Hopper-v4", "authors-0.0003"): 0.75 * 0.0415,
 }
+#: Steps of an actor in a round. With all actors, a round has as many steps as a batch of the other experiments.
+FRAGMENT = 128
+#: The same in the paper: over all actors 65,536 for MuJoCo and 6,144 for Atari. Source: MinionsRL (AAAI 2024),
+#: "Communication overheads".
+PAPERS_FRAGMENT, PAPERS_FRAGMENT_ATARI = 2_048, 192
 #: Environments whose tasks take too few steps for the paper's fragments.
 CLASSIC = ("CartPole-v1", "Acrobot-v1")
-#: Seconds of a gradient on the whole batch. Assumption: slightly more than of one on a minibatch.
-WHOLE_GRADIENT = 0.013
-#: The most steps of a run. CartPole needs about 60,000 to its target; a run that needs more than this has failed.
+#: The most steps of a run, if its fragments have `FRAGMENT` steps. CartPole needs about 60,000 to its target.
 STEPS = 400_000
+
+#: Gradients of a round of the authors' learner, each on the whole batch. Source: the code of MinionsRL's authors, whose
+#: minibatch is the batch.
+GRADIENTS = 30
+#: Learning rate of the authors' learner. Source: MinionsRL (AAAI 2024), Table 1.
+AS_PUBLISHED = 5e-5
+#: Other learning rates with which it is run. The published one needs more rounds on MuJoCo than we can afford. Those of
+#: MuJoCo are the faster of 0.0003 and 0.001, with fragments of 128 steps, for runs with all actors, by the median time
+#: to the target on the seeds 100 and 101 (on Hopper, tested by the last 32 episodes).
+RATES: Mapping[str, Sequence[float]] = {
+    "CartPole-v1": (AS_PUBLISHED, 0.001),
+    "Hopper-v4": (0.0003,),
+    "HalfCheetah-v4": (0.0003,),
+}
+#: Seconds of its gradient on the whole batch. Assumption: slightly more than of one on a minibatch.
+WHOLE_GRADIENT = 0.013
 
 
 def testbeds_of(environment: str) -> dict[str, Task]:
-    """Returns the tasks on which schedulers are compared: the tuned one, and the authors' learner at several rates.
+    """Returns an environment's tasks: one with the tuned learner, and one with the authors' for each learning rate.
 
-    With the tuned settings, the number of gradients grows with the samples. The authors' learner computes as many in
-    every round, and an evaluation tests the target after each round. Their cost is not limited.
+    The tuned learner computes as many more gradients as there are more samples. The authors' computes as many in every
+    round, and an evaluation tests the target after each round. The cost is not limited.
+
+    Raises:
+      UsageError: if the environment has no target.
     """
-    tuned = replace(task(environment), budget=float("inf"), steps=STEPS)
-    tuned = replace(tuned, workload=replace(tuned.workload, policy=ActorCritic(hidden=(64, 64), scaling_discount=0.99)))
-    authors = {
-        "authors" if rate == AS_PUBLISHED else f"authors-{rate:g}": _authors(tuned, rate) for rate in RATES[environment]
-    }
-    return {"tuned": tuned, **authors}
+    if environment not in TARGETS:
+        raise shell.UsageError(f"--env {environment} has no target; choose one of {', '.join(TARGETS)}")
+    rates = RATES.get(environment, (AS_PUBLISHED,))
+    names = ("authors" if rate == AS_PUBLISHED else f"authors-{rate:g}" for rate in rates)
+    authors = {name: authors_task(environment, rate) for name, rate in zip(names, rates, strict=True)}
+    return {"tuned": tuned_task(environment), **authors}
 
 
-def _authors(tuned: Task, learning_rate: float) -> Task:
-    """Returns a task with the learner, the settings and the test of the target of the authors' code.
+def both_learners(environment: str) -> dict[str, Task]:
+    """Returns an environment's task with the tuned learner, and with the authors' at its first learning rate.
 
-    On MuJoCo an actor's fragment has the paper's 2,048 steps. CartPole and Acrobot would need few rounds of 2,048
-    steps, so that their fragments have 128 steps that take as long; if all actors sample, they have three quarters of a
-    round's cost.
+    Without a target in `TARGETS`, runs end by their steps alone.
     """
-    fragment = FRAGMENT if tuned.workload.environment in CLASSIC else PAPERS_FRAGMENT
-    step = testbed.ENVIRONMENT_STEP * PAPERS_FRAGMENT / fragment
+    rate, *_ = RATES.get(environment, (AS_PUBLISHED,))
+    return {"tuned": tuned_task(environment), "authors": authors_task(environment, rate)}
+
+
+def label(testbed: str) -> str:
+    """Returns the words for a testbed's learner, in pictures and on pages.
+
+    Example:
+      >>> label("authors-0.001")
+      "the authors' learner, rate 0.001"
+    """
+    learner, _, rate = testbed.partition("-")
+    return {"tuned": "the tuned learner", "authors": "the authors' learner"}[learner] + (
+        f", rate {rate}" if rate else ""
+    )
+
+
+def tuned_task(environment: str) -> Task:
+    """Returns an environment's task with the PPO settings tuned for the synchronous system."""
+    (baseline,) = (row.system for row in presets.tuned(environment).contenders if isinstance(row.system, Synchronous))
+    assert isinstance(baseline.algorithm, PPO)
+    workload = replace(presets.workload(environment), actors=ACTORS, fragment=FRAGMENT)
+    if environment not in presets.ATARI:
+        workload = replace(workload, policy=ActorCritic(hidden=(64, 64), scaling_discount=0.99))
+    return Task(workload, baseline.algorithm, TARGETS.get(environment, math.inf), STEPS)
+
+
+def authors_task(environment: str, learning_rate: float = AS_PUBLISHED) -> Task:
+    """Returns an environment's task with the learner, the settings and the test of the target of the authors' code.
+
+    An actor's fragment has as many steps as the paper's. CartPole and Acrobot would need few rounds of 2,048 steps, so
+    that their fragments have 128 steps that take as long; if all actors sample, they have three quarters of a round's
+    cost.
+    """
+    tuned = tuned_task(environment)
+    papers = PAPERS_FRAGMENT_ATARI if environment in presets.ATARI else PAPERS_FRAGMENT
+    fragment = FRAGMENT if environment in CLASSIC else papers
+    step = testbed.ENVIRONMENT_STEP * papers / fragment
     ppo = replace(presets.demo_ppo(ACTORS * fragment, epochs=GRADIENTS), learning_rate=learning_rate)
     deployed = {
         "actor": replace(tuned.functions["actor"], compute=testbed.ASSUMED.varying(step)),
@@ -243,11 +242,8 @@ def reserved() -> tuple[dict[str, FunctionSpec], tuple[PriceSheet, PriceSheet]]:
 # ---- the systems ------------------------------------------------------------------------------------------------
 
 LEARNED, MAX, ADAPT, AZURE, IMPACT = "MinionsRL", "MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"
-#: MinionsRL with the scheduler trained to minimise cost.
-FOR_COST = "MinionsRL, for cost"
-_STYLES = {
+STYLES = {
     LEARNED: ("#0072B2", "-"),
-    FOR_COST: ("#009E73", "--"),
     MAX: ("#000000", ":"),
     ADAPT: ("#E69F00", "-."),
     AZURE: ("#D55E00", "--"),
@@ -264,20 +260,9 @@ def minions(
     deployed: Mapping[str, FunctionSpec] | None = None,
 ) -> Contender:
     """Returns MinionsRL with a scheduler, by default on the functions of the testbed."""
-    colour, line = _STYLES.get(name, _STYLES[LEARNED])
+    colour, line = STYLES.get(name, STYLES[LEARNED])
     system = MinionsRL(ppo, scheduler, prewarm=prewarmed)
     return Contender(name, system, deployed or functions(prewarmed=prewarmed), serverless_prices(), colour, line)
-
-
-def contenders(environment: str, of: Task) -> list[Contender]:
-    """Returns the systems of the paper's comparison, with the trained schedulers that exist for the environment."""
-    schedulers: dict[str, Scheduler] = {MAX: Maximum(), ADAPT: Adapt(of.target)}
-    saved = {LEARNED: SCHEDULERS / f"{environment}.npz", FOR_COST: SCHEDULERS / f"{environment}-cost.npz"}
-    schedulers = {name: Learned.load(path) for name, path in saved.items() if path.exists()} | schedulers
-    return [
-        *(minions(name, scheduler, of.ppo) for name, scheduler in schedulers.items()),
-        *baselines(environment, of),
-    ]
 
 
 def baselines(environment: str, of: Task) -> list[Contender]:
@@ -291,7 +276,7 @@ def baselines(environment: str, of: Task) -> list[Contender]:
     machines, bills = reserved()
     actor, learner = (replace(machines[name], compute=of.functions[name].compute) for name in ("actor", "learner"))
     return [
-        Contender(name, system, machines | own, bills, *_STYLES[name])
+        Contender(name, system, machines | own, bills, *STYLES[name])
         for name, system, own in (
             (AZURE, Synchronous(of.ppo), {"actor": actor, "learner": learner}),
             (IMPACT, impact, {"actor": actor}),

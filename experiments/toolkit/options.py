@@ -38,15 +38,23 @@ def whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def seconds(text: str) -> float:
-    """Parses a duration; the type of an option."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive, finite number of seconds")
-    return number
+def positive(unit: str) -> Callable[[str], float]:
+    """Returns the type of an option that is a positive amount of a unit, named in the plural."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is not a positive, finite number of {unit}")
+        return number
+
+    return parse
+
+
+#: The type of an option that is a duration.
+seconds = positive("seconds")
 
 
 def folder(text: str) -> Path:

@@ -1,6 +1,6 @@
 """Breaks down the latency of MinionsRL's functions into starting, communicating and computing, pre-warmed and not."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,14 +14,17 @@ from experiments.tasks import minionsrl
 from experiments.tasks.presets import Contender
 from experiments.toolkit import plots
 from stellaris.scheduling import Maximum
+from stellaris.systems import Budget
 
 DESCRIPTION = "latency of an actor and of the learner: starting, communicating, computing; pre-warmed and not"
 
 PARTS = ("starting", "communicating", "computing")
 _COLD, _WARM, _ALONE = "on demand", "pre-warmed", "without communication"
+#: Rounds of a run; the means leave out the first.
+_ROUNDS = 4
 SIZES = {
     "smoke": Size(("CartPole-v1",), 8_192, 1),
-    "small": Size(("Hopper-v4",), 100_000, 5),
+    "small": Size(("Hopper-v4",), 1_000_000, 5),
     "paper": Size(("Hopper-v4", "Qbert-v5"), 1_000_000, 5),
 }
 
@@ -32,12 +35,22 @@ def _variants(environment: str) -> Sequence[Variant]:
     The variant without communication draws the same computing times as the pre-warmed variant, so the difference of the
     two is the time of communication.
     """
-    task = minionsrl.task(environment)
-    cold, warm = (
-        minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, prewarmed=prewarmed) for prewarmed in (False, True)
-    )
-    rows = {_COLD: cold, _WARM: warm, _ALONE: _without_communication(warm)}
-    return [Variant(row, task.workload, name) for name, row in rows.items()]
+    return [
+        Variant(
+            row, task.workload, f"{testbed}: {name}", limits=limits, factors={"testbed": testbed, "functions": name}
+        )
+        for testbed, task in minionsrl.both_learners(environment).items()
+        for name, row in _rows(task).items()
+        for limits in [Budget(steps=_ROUNDS * minionsrl.ACTORS * task.workload.fragment)]
+    ]
+
+
+def _rows(task: minionsrl.Task) -> Mapping[str, Contender]:
+    """Returns the three deployments of a task."""
+    on_demand = {name: replace(spec, keep_alive=0.0) for name, spec in task.functions.items()}
+    cold = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, prewarmed=False, deployed=on_demand)
+    warm = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, deployed=task.functions)
+    return {_COLD: cold, _WARM: warm, _ALONE: _without_communication(warm)}
 
 
 def _without_communication(row: Contender) -> Contender:
@@ -52,19 +65,29 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """
     rows = []
     for environment, groups in study.by_environment(results).items():
-        if not {_COLD, _WARM, _ALONE} <= {*groups}:
-            continue
-        computing = _running(groups[_ALONE])
-        shown: dict[str, dict[str, float]] = {}
-        for name in (_COLD, _WARM):
-            starting, running = _starting(groups[name]), _running(groups[name])
-            for function in running:
-                parts = (starting[function], running[function] - computing[function], computing[function])
-                shown[f"{function}, {name}"] = dict(zip(PARTS, parts, strict=True))
-        title = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
-        plots.grouped(shown, out / f"latency_{environment}", title=title, ylabel="mean of an invocation (ms)")
-        rows += [(environment, name, *(f"{parts[part]:.1f}" for part in PARTS)) for name, parts in shown.items()]
-    tidy.show("latency (ms)", ("environment", "function", *PARTS), rows, out, console)
+        for testbed, own in study.by_factors(groups, "testbed", "functions").items():
+            if not {_COLD, _WARM, _ALONE} <= {*own}:
+                continue
+            shown = _parts(own)
+            title = f"{environment}, {minionsrl.label(testbed)}: {plots.counted(max(map(len, own.values())))}"
+            path = out / f"latency_{testbed}_{environment}"
+            plots.grouped(shown, path, title=title, ylabel="mean of an invocation (ms)")
+            rows += [
+                (environment, testbed, name, *(f"{parts[part]:.1f}" for part in PARTS)) for name, parts in shown.items()
+            ]
+    tidy.show("latency (ms)", ("environment", "testbed", "function", *PARTS), rows, out, console)
+
+
+def _parts(own: Mapping[str, Sequence[Finished]]) -> Mapping[str, Mapping[str, float]]:
+    """Returns the mean milliseconds of the parts of an invocation, by function and deployment."""
+    computing = _running(own[_ALONE])
+    shown: dict[str, dict[str, float]] = {}
+    for name in (_COLD, _WARM):
+        starting, running = _starting(own[name]), _running(own[name])
+        for function in running:
+            parts = (starting[function], running[function] - computing[function], computing[function])
+            shown[f"{function}, {name}"] = dict(zip(PARTS, parts, strict=True))
+    return shown
 
 
 def _starting(of: Sequence[Finished]) -> dict[str, float]:
@@ -87,5 +110,5 @@ def _means(of: Sequence[Finished], begin: str, end: str) -> dict[str, float]:
     return {name: float(np.concatenate(times).mean()) for name, times in found.items()}
 
 
-STUDY = Study("minionsrl-latency", SIZES, _variants, _report, ("latency",))
+STUDY = Study("minionsrl-latency", SIZES, _variants, _report, ("latency_tuned", "latency_authors"))
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -31,12 +31,14 @@ SIZES = {
 
 
 def _variants(environment: str) -> Sequence[Variant]:
-    """Returns one variant per schedule."""
-    task = minionsrl.task(environment)
+    """Returns one variant per schedule, with both learners."""
     rows = []
-    for name, (scheduler, colour, line) in SCHEDULES.items():
-        row = minionsrl.minions(name, scheduler, task.ppo)
-        rows.append(Variant(replace(row, colour=colour, line=line), task.workload))
+    for testbed, task in minionsrl.both_learners(environment).items():
+        for name, (scheduler, colour, line) in SCHEDULES.items():
+            row = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
+            factors = {"testbed": testbed, "schedule": name}
+            row = replace(row, colour=colour, line=line)
+            rows.append(Variant(row, task.workload, f"{testbed}: {name}", factors=factors))
     return rows
 
 
@@ -44,18 +46,22 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
     for environment, groups in study.by_environment(results).items():
         over = {"round": "round", "cost_pay_per_use": "cost by Eq. 2 (USD)"}
-        curves.draw(groups, out / f"motivation_{environment}", title=environment, over=over)
-        drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in groups.values()]
+        columns = ("episode_return", "seconds", "cost_pay_per_use", "cost_azure")
+        for testbed, own in study.by_factors(groups, "testbed", "schedule").items():
+            title = f"{environment}, {minionsrl.label(testbed)}"
+            curves.draw(own, out / f"motivation_{testbed}_{environment}", title=title, over=over)
+            rows += [
+                (environment, testbed, name, *(str(curves.last(of, column)) for column in columns))
+                for name, of in own.items()
+            ]
+        drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in own.values()]
         plots.per_run(
             drawn, out / f"schedules_{environment}", title=environment, xlabel="round", panels={"actors": "actors"}
         )
-        columns = ("episode_return", "seconds", "cost_pay_per_use", "cost_azure")
-        rows += [
-            (environment, name, *(str(curves.last(of, column)) for column in columns)) for name, of in groups.items()
-        ]
-    headings = ("environment", "actors", "return", "virtual s", "USD by Eq. 2", "USD, Azure")
+    headings = ("environment", "testbed", "actors", "return", "virtual s", "USD by Eq. 2", "USD, Azure")
     tidy.show(f"{_ROUNDS * _MEAN} actors in total", headings, rows, out, console)
 
 
-STUDY = Study("minionsrl-motivation", SIZES, _variants, _report, ("motivation", "schedules"))
+_PICTURES = ("motivation_tuned", "motivation_authors", "schedules")
+STUDY = Study("minionsrl-motivation", SIZES, _variants, _report, _PICTURES)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -26,8 +26,9 @@ SCHEDULER, EPISODES = "scheduler.npz", "episodes.csv"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
-    add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.GOALS)}")
-    add("--testbed", metavar="NAME", help="testbed of minionsrl-numbers; default: the tuned task, with its budget")
+    add("--env", default="CartPole-v1", help=f"environment of the workload: {', '.join(minionsrl.TARGETS)}")
+    add("--testbed", metavar="NAME", help="testbed of minionsrl-training; default: the first that has a budget")
+    add("--budget", type=options.positive("USD"), help="the most USD of a run; default: the testbed's")
     add("--episodes", type=options.whole(1), default=100, help="number of runs of the workload")
     add("--together", type=options.whole(1), default=2, help="runs between two updates of the scheduler")
     add("--hold", type=options.whole(1), default=1, help="rounds for which a decision of a new scheduler holds")
@@ -49,9 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Trains the scheduler, and writes it and a table of its episodes."""
-    minionsrl.check_goal(arguments.env)
     options.seeds("--seed", arguments.seed, arguments.episodes + arguments.held_out)
-    task = task_of(arguments.env, arguments.testbed)
+    testbed, task = task_of(arguments.env, arguments.testbed, arguments.budget)
     runs.check(task.workload)
     console = Console(highlight=False, soft_wrap=True)
     out: Path = arguments.out
@@ -64,8 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
             f"--start {arguments.start} decides for up to {start.most} actors: "
             f"choose a scheduler for up to {minionsrl.ACTORS}"
         )
-    trained_on = "-".join((arguments.env, *([arguments.testbed] if arguments.testbed else [])))
-    home = out / name(trained_on, minimise=arguments.minimise, fine_tuned=arguments.start is not None)
+    home = out / name(f"{arguments.env}-{testbed}", minimise=arguments.minimise, fine_tuned=arguments.start is not None)
     kept = "the finished episodes are kept, and --resume continues with them"
     with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
         if (home / SCHEDULER).exists() and not arguments.resume:
@@ -80,15 +79,16 @@ def main(arguments: argparse.Namespace) -> int:
     return shell.INTERRUPTED if interrupted else 0
 
 
-def task_of(environment: str, testbed: str | None) -> minionsrl.Task:
-    """Returns the task of an environment, or of a testbed with its budget."""
-    if testbed is None:
-        return minionsrl.task(environment)
-    known = [name for known, name in minionsrl.BUDGETS if known == environment]
-    if testbed not in known:
-        choose = f"choose one of {', '.join(known)}" if known else "no testbed of it has a budget; leave --testbed out"
-        raise shell.UsageError(f"--testbed {testbed}: unknown for {environment}; {choose}")
-    return replace(minionsrl.testbeds_of(environment)[testbed], budget=minionsrl.BUDGETS[environment, testbed])
+def task_of(environment: str, testbed: str | None, budget: float | None) -> tuple[str, minionsrl.Task]:
+    """Returns a testbed of an environment, by default its first that has a budget, with this budget or its own."""
+    known = minionsrl.testbeds_of(environment)
+    budgets = {of: usd for (name, of), usd in minionsrl.BUDGETS.items() if name == environment}
+    if testbed is not None and testbed not in known:
+        raise shell.UsageError(f"--testbed {testbed}: unknown for {environment}; choose one of {', '.join(known)}")
+    testbed = testbed or next(iter(budgets), next(iter(known)))
+    if budget is None and testbed not in budgets:
+        raise shell.UsageError(f"--testbed {testbed} has no budget for {environment}: pass one in USD as --budget")
+    return testbed, replace(known[testbed], budget=budget or budgets[testbed])
 
 
 def untrained(arguments: argparse.Namespace) -> Learned:
@@ -100,7 +100,7 @@ def untrained(arguments: argparse.Namespace) -> Learned:
 def name(environment: str, *, minimise: str, fine_tuned: bool) -> str:
     """Returns the name of a training's folder."""
     cost = "-cost" if minimise == "cost" else ""
-    return f"minionsrl-scheduler{cost}{'-tuned' if fine_tuned else ''}-{environment}"
+    return f"minionsrl-scheduler{cost}{'-fine-tuned' if fine_tuned else ''}-{environment}"
 
 
 class EpisodeFailed(Exception):

@@ -1,95 +1,175 @@
-"""Compares MinionsRL with its variants and baselines: returns, decisions, and time and cost up to the target."""
+"""Compares MinionsRL's schedulers with fixed numbers of actors and with the paper's baselines, on both learners."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from matplotlib.axes import Axes
 from rich.console import Console
 
+from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.study import study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
+from experiments.tasks.presets import Contender
 from experiments.toolkit import output, plots
 from experiments.toolkit.statistics import estimate
+from stellaris.scheduling import Adapt, Learned, Scheduler
+from stellaris.systems import Budget
 
-DESCRIPTION = "returns over rounds and time, decisions over rounds, time and cost up to the target, and the paper's"
+DESCRIPTION = "returns, decisions, and time and cost to the target, of schedulers and of the paper's baselines"
 
-#: The variants of MinionsRL, in the order of their pictures.
-OWN = (minionsrl.LEARNED, minionsrl.FOR_COST, minionsrl.MAX, minionsrl.ADAPT)
+ALL = Schedule(minionsrl.ACTORS, minionsrl.ACTORS, 0)
+#: The schedules: fixed numbers, and two levels. Chosen before any run on MuJoCo.
+SCHEDULES = (
+    ALL,
+    *(Schedule(number, number, 0) for number in (24, 16, 12, 8, 4)),
+    Schedule(8, 32, 16),
+    Schedule(32, 8, 16),
+)
+_FEW = (ALL, Schedule(8, 8, 0))
+#: The scheduler that was trained on a testbed to minimise time within its budget.
+LEARNED = "learned, for time"
+#: The environment and the testbed whose schedulers also decide on the authors' learner of other environments.
+SOURCE = ("CartPole-v1", "authors")
 
 
-def _variants(environment: str) -> Sequence[Variant]:
-    """Returns each system with the same target and budget."""
-    minionsrl.check_goal(environment)
-    return _of(minionsrl.task(environment), environment)
+def papers_name(name: str) -> str:
+    """Returns the paper's name of a system, or "" if the paper lacks it."""
+    names = {LEARNED: minionsrl.LEARNED, str(ALL): minionsrl.MAX}
+    return names.get(name, name if name in minionsrl.STYLES else "")
 
 
-def _papers_own(environment: str) -> Sequence[Variant]:
-    """Returns each system with the paper's settings."""
-    minionsrl.check_goal(environment)
-    return _of(minionsrl.paper(environment), environment)
+def learned(environment: str, testbed: str) -> Mapping[str, Learned]:
+    """Loads the schedulers for a testbed, by objective and training.
+
+    They were trained there, or fine-tuned, or trained on `SOURCE` for the authors' learner of another environment.
+    """
+    if (environment, testbed) not in minionsrl.BUDGETS:
+        return {}
+    elsewhere = environment != SOURCE[0] and testbed.startswith("authors")
+    found = {}
+    for minimise in ("cost", "time"):
+        name = f"learned, for {minimise}"
+        found[name] = f"{environment}-{testbed}-{minimise}"
+        found[f"{name}, fine-tuned"] = f"{environment}-{testbed}-{minimise}-fine-tuned"
+        if elsewhere:
+            found[f"{name}, on {SOURCE[0]}"] = f"{'-'.join(SOURCE)}-{minimise}"
+    paths = {name: minionsrl.SCHEDULERS / f"{stem}.npz" for name, stem in found.items()}
+    return {name: Learned.load(path) for name, path in paths.items() if path.exists()}
 
 
-def _of(task: minionsrl.Task, environment: str) -> Sequence[Variant]:
-    return [Variant(row, task.workload, limits=task.limits) for row in minionsrl.contenders(environment, task)]
+def _variants(environment: str, schedules: Sequence[Schedule] = SCHEDULES) -> Sequence[Variant]:
+    """Returns each schedule, each trained scheduler and each baseline, on each testbed of an environment."""
+    return [
+        variant
+        for testbed, task in minionsrl.testbeds_of(environment).items()
+        for variant in _of(testbed, task, environment, schedules)
+    ]
+
+
+def _as_published(environment: str) -> Sequence[Variant]:
+    """Returns the same with the authors' learner at the published rate, with the preset's number of steps."""
+    task = replace(minionsrl.authors_task(environment), steps=SIZES["paper"].steps)
+    return [*_of("authors", task, environment, SCHEDULES)]
+
+
+def _of(testbed: str, task: minionsrl.Task, environment: str, schedules: Sequence[Schedule]) -> Iterator[Variant]:
+    """Yields the variants of a testbed. Only a learned scheduler has a budget, because it observes what is left."""
+
+    def variant(contender: Contender, limits: Budget = task.limits) -> Variant:
+        factors = {"testbed": testbed, "schedule": contender.name}
+        name = f"{testbed}: {contender.name}"
+        return Variant(contender, task.workload, name, task.evaluation, limits=limits, factors=factors)
+
+    named: dict[str, Scheduler] = {str(one): one for one in schedules}
+    if task.target > 0:  # otherwise Adapt has no share of the target that is reached
+        named[minionsrl.ADAPT] = Adapt(task.target)
+    for name, scheduler in named.items():
+        yield variant(minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions))
+    for name, scheduler in learned(environment, testbed).items():
+        budget = minionsrl.BUDGETS[environment, testbed]
+        contender = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
+        yield variant(contender, replace(task, budget=budget).limits)
+    for contender in minionsrl.baselines(environment, task):
+        yield variant(contender)
 
 
 SIZES = {
-    "smoke": Size(("CartPole-v1",), 8_192, 1),
-    "small": Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 1_000_000, 10),
-    # The paper's environments that have a target in `GOALS`.
-    "paper": Size(("Hopper-v4", "Humanoid-v4", "HalfCheetah-v4", "Qbert-v5"), 20_000_000, 5, _papers_own),
+    "smoke": Size(("CartPole-v1",), 8_192, 1, lambda environment: _variants(environment, _FEW)),
+    "small": Size(("CartPole-v1", "Hopper-v4", "HalfCheetah-v4"), 10_000_000, 20),
+    # The paper's environments that have a target.
+    "paper": Size(("Hopper-v4", "Humanoid-v4", "HalfCheetah-v4", "Qbert-v5"), 20_000_000, 5, _as_published),
 }
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
+    """Draws each testbed's returns, decisions, times and costs; shows times and costs also relative to all actors."""
+    console.width = max(console.width, 220)
     rows = []
+    drawn: dict[str, Mapping[str, Mapping[str, Sequence[Finished]]]] = {}
     for environment, groups in study.by_environment(results).items():
-        limits = next(iter(groups.values()))[0].cell.budget
-        seeds = max(map(len, groups.values()))
-        goal = f"to {limits.target_return:g}, {limits.cost:g} USD at most"
-        title = f"{environment}: {goal}, {plots.counted(seeds)}"
-        curves = {name: plots.Curves(of[0].cell.contender, [one.history for one in of]) for name, of in groups.items()}
-        returns = {"round": "round", "seconds": "virtual time (s)"}
-        own = [curves[name] for name in OWN if name in curves]
-        for kind, drawn in (("training", [*curves.values()]), ("ablation", own)):
-            if drawn:  # empty if only baselines were selected
-                path = out / f"{kind}_{environment}"
-                plots.learning(drawn, path, title=title, over=returns, window=limits.window)
-        if own:
-            decided = {"actors": "actors", "episode_return": "return"}
-            plots.per_run(own, out / f"decisions_{environment}", title=title, xlabel="round", panels=decided)
-        rows += [(environment, name, *spent(of), *_papers(environment, name)) for name, of in groups.items()]
-    own_columns = ("reached", "virtual s", "USD by Eq. 2", "USD, Azure", "actors")
-    headings = ("environment", "system", *own_columns, "paper's s", "paper's USD")
-    tidy.show("up to the target", headings, rows, out, console)
+        drawn[environment] = study.by_factors(groups, "testbed", "schedule")
+        for testbed, own in drawn[environment].items():
+            everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
+            rows += [
+                (environment, testbed, name, *_columns(of, everyone), *_papers(environment, name))
+                for name, of in own.items()
+            ]
+            _draw_runs(own, out, environment, testbed)
+    spent = ("s", "USD", "USD, Azure")
+    headings = (
+        "environment",
+        "testbed",
+        "actors",
+        "reached",
+        "mean actors",
+        *spent,
+        *(f"{one} / all" for one in spent),
+        "paper's s",
+        "paper's USD",
+    )
+    tidy.show("to the target", headings, rows, out, console)
+    for environment, testbeds in drawn.items():
+        with plots.figure(
+            out / f"numbers_{environment}", environment, columns=len(testbeds), suffixes=(".png", ".pdf")
+        ) as panels:
+            for axes, (testbed, own) in zip(panels, testbeds.items(), strict=True):
+                _draw(own, axes, minionsrl.label(testbed))
 
 
-def spent(of: Sequence[Finished]) -> Sequence[str]:
-    """Returns the cells of a row: how many runs reached the target, then estimates over all runs.
-
-    The estimates are the virtual seconds, both costs and the mean number of actors, each at the end of a run.
-    """
-    reached = sum(_reached(one) for one in of)
-    columns = ("seconds", "cost_pay_per_use", "cost_azure")
-    spent = [str(estimate([one.history[-1][column] for one in of])) for column in columns]
+def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
+    """Returns the cells of a row. Times and ratios leave out runs that miss the target."""
+    there = [one for one in of if reached(one)]
+    pairs = [(one, other) for one in there if (other := everyone.get(one.cell.seed)) is not None and reached(other)]
     actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
-    mean = str(estimate([sum(one) / len(one) for one in actors])) if all(actors) else ""
-    return (f"{reached} of {len(of)}", *spent, mean)
+    spent = [[one.history[-1][column] for one in there] for column in SPENT]
+    ratios = [[one.history[-1][column] / other.history[-1][column] for one, other in pairs] for column in SPENT]
+    mean = f"{sum(sum(one) / len(one) for one in actors) / len(actors):.1f}" if all(actors) else ""
+    return (
+        f"{len(there)} of {len(of)}",
+        mean,
+        *(str(estimate(column)) if column else "" for column in (*spent, *ratios)),
+    )
 
 
-def _reached(one: Finished) -> bool:
-    """Whether a run ended within its budget at a target: of a full window of episodes, or of an evaluation."""
+#: Columns of a history: the seconds, the cost by Eq. 2, and that under Azure's bill.
+SPENT = ("seconds", "cost_pay_per_use", "cost_azure")
+
+
+def reached(one: Finished) -> bool:
+    """Whether a run has reached its target within its budget."""
     limits, last = one.cell.budget, one.history[-1]
-    within = last["cost_pay_per_use"] <= limits.cost
-    trained = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
-    return within and (trained or last.get("evaluation_return", math.nan) >= limits.target_evaluation)
+    by_window = last["episodes"] >= limits.window and last["episode_return"] >= limits.target_return
+    by_evaluation = last.get("evaluation_return", -math.inf) >= limits.target_evaluation
+    return bool((by_window or by_evaluation) and last["cost_pay_per_use"] <= limits.cost)
 
 
-def _papers(environment: str, system: str) -> Sequence[str]:
+def _papers(environment: str, name: str) -> Sequence[str]:
     """Returns the time and the cost in the paper's Table 2, mean ± deviation of five runs, or "" if missing."""
-    row = papers_table().get((environment.split("-")[0], system))
+    row = papers_table().get((environment.split("-")[0], papers_name(name)))
     if row is None:
         return ("", "")
     return tuple(f"{row[name]} ± {row[f'{name}_std']}" for name in ("time_s", "cost_usd"))
@@ -101,5 +181,70 @@ def papers_table() -> Mapping[tuple[str, str], Mapping[str, str]]:
     return {(row["environment"], row["baseline"]): row for row in rows}
 
 
-STUDY = Study("minionsrl-training", SIZES, _variants, _report, ("training", "ablation", "decisions"))
+def _draw_runs(own: Mapping[str, Sequence[Finished]], out: Path, environment: str, testbed: str) -> None:
+    """Draws the returns of the paper's systems on a testbed, and the decisions of the schedulers among them."""
+    named = {papers_name(name): of for name, of in own.items()}
+    curves = [_curves(name, named[name]) for name in minionsrl.STYLES if name in named]
+    if not curves:
+        return  # only other schedules were selected
+    limits = next(iter(own.values()))[0].cell.budget
+    seeds = max(len(histories) for _, histories in curves)
+    goal = limits.target_return if math.isfinite(limits.target_return) else limits.target_evaluation
+    title = f"{environment}, {minionsrl.label(testbed)}: to {goal:g}, {plots.counted(seeds)}"
+    over = {"round": "round", "seconds": "virtual time (s)"}
+    plots.learning(curves, out / f"training_{testbed}_{environment}", title=title, over=over, window=limits.window)
+    deciding = [one for one in curves if any("actors" in row for row in one.histories[0])]
+    if deciding:
+        decided = {"actors": "actors", "episode_return": "return"}
+        path = out / f"decisions_{testbed}_{environment}"
+        plots.per_run(deciding, path, title=title, xlabel="round", panels=decided)
+
+
+def _curves(name: str, of: Sequence[Finished]) -> plots.Curves:
+    """Returns the histories of a system of the paper, with this name and its style."""
+    colour, line = minionsrl.STYLES[name]
+    contender = replace(of[0].cell.contender, name=name, colour=colour, line=line)
+    return plots.Curves(contender, [one.history for one in of])
+
+
+def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:
+    """Draws the median cost of each scheduler over its median time; schedules have labels, others are in the legend."""
+    for name, of in own.items():
+        there = [one for one in of if reached(one)]
+        if not there:
+            continue
+        x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT[:2])
+        # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
+        label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
+        marker, colour = _style(name)
+        schedule = name[0].isdigit()
+        axes.plot(x.middle, y.middle, marker, color=colour, ms=4, label=None if schedule else label)
+        axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
+        axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
+        if schedule:
+            axes.annotate(label, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("seconds to the target")
+    axes.set_ylabel("USD by Eq. 2")
+    if axes.get_legend_handles_labels()[0]:
+        axes.margins(y=0.25)  # room for the legend
+        axes.legend(fontsize=7, loc="best")
+
+
+#: Markers of the baselines.
+_MARKERS = {minionsrl.ADAPT: "^", minionsrl.AZURE: "v", minionsrl.IMPACT: "P"}
+
+
+def _style(name: str) -> tuple[str, str]:
+    """Returns the marker and the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
+    if name in _MARKERS:
+        return _MARKERS[name], minionsrl.STYLES[name][0]
+    if name.startswith("learned"):
+        return ("s", "#009E73") if "time" in name else ("D", "#CC79A7")
+    return ("o", "#E69F00") if "," in name else ("o", "#0072B2")
+
+
+_TESTBEDS = dict.fromkeys(name for environment in minionsrl.TARGETS for name in minionsrl.testbeds_of(environment))
+_PICTURES = [f"{kind}_{testbed}" for kind in ("training", "decisions") for testbed in _TESTBEDS]
+STUDY = Study("minionsrl-training", SIZES, _variants, _report, (*_PICTURES, "numbers"), seed=40)
 add_arguments, main = STUDY.add_arguments, STUDY.main

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from experiments.report.tables import minionsrl
 from experiments.report.tables.results import REPLAYED, rows
 from experiments.report.tables.table import Table
 
@@ -40,19 +41,14 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[from one function to a thousand](#from-one-function-to-a-thousand)",
     ),
     (
-        ("small/minionsrl-training",),
-        "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4, ten seeds",
-        "[MinionsRL](#minionsrl)",
+        minionsrl.TRAINING,
+        "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4",
+        "[MinionsRL on the event loop](#on-the-event-loop-with-both-learners)",
     ),
     (
-        tuple(f"small/minionsrl-{name}" for name in ("motivation", "latency", "finetuning", "scaling")),
-        "`minionsrl-motivation`, `-latency`, `-finetuning`, `-scaling`",
+        tuple(f"small/minionsrl-{name}" for name in ("motivation", "latency", "scaling")),
+        "`minionsrl-motivation`, `-latency`, `-scaling`",
         "[MinionsRL](#minionsrl)",
-    ),
-    (
-        ("minionsrl-numbers", "minionsrl-numbers/hopper"),
-        "`minionsrl-numbers` on CartPole-v1 and Hopper-v4",
-        "[numbers of actors](#the-same-on-the-event-loop)",
     ),
     (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
     (("small/stellaris-hpc",), "`stellaris-hpc`", "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)"),

@@ -1,49 +1,24 @@
 """The tables of results on MinionsRL."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from experiments.figures.minionsrl.ceiling import Schedule
-from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
+from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
+from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import Estimate
 
-_STUDY = "small/minionsrl-training"
-#: The headings of `_spent`.
-_SPENT = ("reached", "virtual s", "USD by Eq. 2", "USD as Azure bills", "actors")
-
-
-def on_cartpole() -> Table:
-    """Returns time, both costs and the number of actors up to CartPole's target."""
-    labels = {
-        "MinionsRL": "MinionsRL, for time",
-        "Azure ML": "Azure ML: synchronous PPO on reserved machines",
-        "IMPACT": "IMPACT on reserved machines",
-    }
-    lines = [(labels.get(row["system"], row["system"]), *_spent(row)) for row in _table("CartPole-v1")]
-    return Table(("", *_SPENT), lines)
-
-
-def on_mujoco() -> Table:
-    """Returns time, both costs and the number of actors up to the targets of two tasks; the paper's time and cost."""
-    lines = []
-    for environment in ("Hopper-v4", "HalfCheetah-v4"):
-        for i, row in enumerate(_table(environment)):
-            label = row["system"] if i else f"{environment}: {row['system']}"
-            papers = (row[name].split(" ")[0] for name in ("paper's s", "paper's USD"))
-            lines.append((label, *_spent(row), *papers))
-    return Table(("", *_SPENT, "paper's s", "paper's USD"), lines)
-
-
 _CEILING = "minionsrl-ceiling"
-#: The testbeds of the ceiling, in the page's words.
-_TESTBEDS = {"authors": "the authors' learner", "tuned": "the tuned learner"}
+#: The testbeds of the ceiling.
+_TESTBEDS = ("authors", "tuned")
 _OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
 
 
 def ceiling() -> Table:
     """Returns the best fixed number and the best two levels by testbed and objective, relative to all actors."""
     lines = []
-    for testbed, label in _TESTBEDS.items():
+    for testbed in _TESTBEDS:
+        label = minionsrl.label(testbed)
         for row in rows(f"{_CEILING}/best_{testbed}.csv"):
             numbers = Schedule(*(int(row[column]) for column in ("first", "then", "change")))
             ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))
@@ -89,55 +64,31 @@ def _name(row: Mapping[str, str]) -> str:
     return f"{_WAYS[way]}, training {int(row['seed']) + 1}{', by its best run' if best else ''}"
 
 
-#: Runs of `minionsrl-numbers`, by their place, with the label of each testbed.
-_NUMBERS = {
-    "minionsrl-numbers": {"authors": "CartPole, the authors' learner", "tuned": "CartPole, the tuned learner"},
-    "minionsrl-numbers/hopper": {"authors-0.0003": "Hopper, the authors' learner"},
-}
+_STUDY = "small/minionsrl-training"
+#: Runs of `minionsrl-training`, by their place.
+TRAINING = (_STUDY, f"{_STUDY}/hopper")
 
 
-def numbers() -> Table:
+def compared() -> Table:
     """Returns fixed numbers, trained schedulers and baselines on the event loop, by task and testbed."""
     lines = []
-    for place, testbeds in _NUMBERS.items():
-        for testbed, label in testbeds.items():
-            for row in (row for row in rows(f"{place}/table.csv") if row["testbed"] == testbed):
-                spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
-                azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
-                ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
-                name = f"{row['actors']} actors" if row["actors"].isdigit() else row["actors"]
-                lines.append((label, name, row["reached"], row["mean actors"], *spends, azure, *ratios))
-                label = ""
+    before = ""
+    for row in (row for place in TRAINING for row in rows(f"{place}/table.csv")):
+        spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
+        azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
+        ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
+        name = f"{row['actors']} actors" if row["actors"].isdigit() else row["actors"]
+        papers = (row[name].split(" ")[0] for name in ("paper's s", "paper's USD"))
+        label = f"{row['environment']}, {minionsrl.label(row['testbed'])}"
+        shown = "" if label == before else label
+        lines.append((shown, name, row["reached"], row["mean actors"], *spends, azure, *ratios, *papers))
+        before = label
     spent = ("virtual s", "USD by Eq. 2", "as Azure bills")
-    headings = ("", "scheduler", "reached", "actors", *spent, *(f"{name} / Max's" for name in ("s", "USD", "Azure's")))
+    relative = (f"{name} / Max's" for name in ("s", "USD", "Azure's"))
+    headings = ("", "scheduler", "reached", "actors", *spent, *relative, "paper's s", "paper's USD")
     return Table(headings, lines, left=headings[1:2])
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
     middle, low, high = (float(row[f"{column}{end}"]) for end in ("", "_low", "_high"))
     return Estimate(middle, low, high, claim=True)
-
-
-def _table(environment: str) -> list[Mapping[str, str]]:
-    """Returns the rows of the study's table, the only file with the number of actors and whether a run succeeded."""
-    return [row for row in rows(f"{_STUDY}/table.csv") if row["environment"] == environment]
-
-
-def _runs(row: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-    return runs(_STUDY, row["environment"])[row["system"]]
-
-
-def _spent(row: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns how many runs reached the target, seconds, cost by Eq. 2 and by Azure's bill, and the mean of actors.
-
-    On reserved machines, whose actors have no number in the table, runs end with their budget: an interval of the
-    seconds would be one of the budget.
-    """
-    of, reached = _runs(row), row["reached"]
-    azure = f"{middle(of, 'cost_azure'):.4f}"
-    if row["actors"]:
-        spent = f"{estimated(of, 'virtual_seconds'):.1f}", f"{estimated(of, 'cost_pay_per_use'):.4f}"
-        return reached, *spent, azure, f"{first(row['actors']):.1f}"
-    ends = "then" if reached.startswith("0 ") else "or"
-    seconds = f"{middle(of, 'virtual_seconds'):.1f}, {ends} out of budget"
-    return reached, seconds, f"{middle(of, 'cost_pay_per_use'):.4f}", azure, ""

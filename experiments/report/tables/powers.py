@@ -16,8 +16,7 @@ _STUDIES: Sequence[tuple[str, str, str]] = (
     ("small/stellaris-training", "Walker2d-v4", "the same"),
     ("small/stellaris-hpc", "Hopper-v4", "`stellaris-hpc`"),
     ("small/minionsrl-training", "CartPole-v1", "`minionsrl-training`"),
-    ("small/minionsrl-training", "Hopper-v4", "the same"),
-    ("small/minionsrl-training", "HalfCheetah-v4", "the same"),
+    ("small/minionsrl-training/hopper", "Hopper-v4", "the same"),
 )
 
 

@@ -83,38 +83,6 @@ def test_the_training_of_tuned_systems(files):
     assert table.rows[1][5] == "not reached"
 
 
-def test_reserved_machines_run_out_of_budget(files):
-    """They choose no number of actors; an interval of their seconds would say nothing."""
-    names = {"environment": "CartPole-v1", "setting": ""}
-    systems = {"MinionsRL": "12.5 (12 to 13)", "Azure ML": "", "IMPACT": ""}
-    files(
-        "small/minionsrl-training/runs.csv",
-        *(
-            {
-                **names,
-                "system": system,
-                "seed": seed,
-                "virtual_seconds": 10 + seed,
-                "cost_pay_per_use": 0.01,
-                "cost_azure": 0.02,
-            }
-            for system in systems
-            for seed in range(5)
-        ),
-    )
-    files(
-        "small/minionsrl-training/table.csv",
-        *(
-            {**names, "system": system, "reached": reached, "actors": actors}
-            for (system, actors), reached in zip(systems.items(), ("5 of 5", "0 of 5", "3 of 5"), strict=True)
-        ),
-    )
-    own, azure, impact = minionsrl.on_cartpole().rows
-    assert own == ("MinionsRL, for time", "5 of 5", "12.0 (10.3 to 13.7)", "0.0100", "0.0200", "12.5")
-    assert azure[1:4] == ("0 of 5", "12.0, then out of budget", "0.0100")
-    assert impact[1:4] == ("3 of 5", "12.0, or out of budget", "0.0100")
-
-
 def test_trajectories(files):
     """One column per seed; the returns asked for are fractions of the best return of each seed's data."""
     files(

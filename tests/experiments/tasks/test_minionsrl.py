@@ -1,6 +1,7 @@
 """MinionsRL's testbed, prices and tasks, by hand and by the paper."""
 
 import math
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 
 from experiments.tasks import minionsrl, presets, testbed, testbeds
 from experiments.tasks.minionsrl import ACTOR, LEARNER
+from experiments.toolkit import shell
 from stellaris import Batch
 from stellaris.runtime import Function, SimulatedPlatform
 from stellaris.runtime.costs.billing import bill
 from stellaris.runtime.delays import Constant, LogNormal
-from stellaris.scheduling import Adapt, Learned, Maximum
+from stellaris.scheduling import Maximum
 from stellaris.systems import CircularReplay, Evaluation, MinionsRL, Synchronous
 
 #: USD a second. Azure's GB, virtual processor and V100; of an actor 4, 1 and none, of the learner 16, 1 and 1.
@@ -62,7 +64,7 @@ def test_what_is_billed(monkeypatch):
 #: Of the authors' learner, by environment and testbed.
 AUTHORS = [
     (environment, name)
-    for environment in minionsrl.RATES
+    for environment in minionsrl.TARGETS
     for name in minionsrl.testbeds_of(environment)
     if name != "tuned"
 ]
@@ -72,14 +74,27 @@ def test_testbeds():
     """One has the tuned settings, and the others the authors' learner at a rate; none has a budget of its own."""
     assert [*minionsrl.testbeds_of("CartPole-v1")] == ["tuned", "authors", "authors-0.001"]
     assert [*minionsrl.testbeds_of("Hopper-v4")] == ["tuned", "authors-0.0003"]
-    for environment in minionsrl.RATES:
+    assert [*minionsrl.testbeds_of("Qbert-v5")] == ["tuned", "authors"]
+    for environment, target in minionsrl.TARGETS.items():
         tuned, *authors = minionsrl.testbeds_of(environment).values()
-        assert (tuned.ppo, tuned.evaluation) == (minionsrl.task(environment).ppo, None)
-        assert [one.ppo.learning_rate for one in authors] == [*minionsrl.RATES[environment]]
+        assert tuned.evaluation is None
+        assert tuned.workload.fragment * tuned.workload.actors == presets.ACTORS * presets.FRAGMENT
+        assert [one.ppo.learning_rate for one in authors] == [*minionsrl.RATES.get(environment, [5e-5])]
         for one in (tuned, *authors):
-            assert one.workload.environment == environment
-            assert (one.target, one.limits.cost) == (minionsrl.GOALS[environment][0], math.inf)
+            assert presets.workload(environment).environment == one.workload.environment
+            assert (one.target, one.limits.cost) == (target, math.inf)
             assert one.limits.steps == 400_000 / 128 * one.workload.fragment
+
+
+def test_both_learners():
+    """Those of the testbeds; a game without a target has them, too."""
+    known = minionsrl.testbeds_of("CartPole-v1")
+    assert minionsrl.both_learners("CartPole-v1") == {name: known[name] for name in ("tuned", "authors")}
+    tuned, authors = minionsrl.both_learners("Gravitar-v5").values()
+    assert math.isinf(tuned.target)
+    assert authors.ppo.learning_rate == 5e-5
+    with pytest.raises(shell.UsageError, match="--env Gravitar-v5 has no target; choose one of CartPole-v1, "):
+        minionsrl.testbeds_of("Gravitar-v5")
 
 
 def test_every_testbed_of_cartpole_has_a_budget():
@@ -103,7 +118,7 @@ def test_the_authors_learner(environment, name):
     assert (task.limits.target_evaluation, task.limits.target_return) == (task.target, math.inf)
 
 
-@pytest.mark.parametrize(("environment", "name"), AUTHORS)
+@pytest.mark.parametrize(("environment", "name"), [one for one in AUTHORS if one[0] != "Qbert-v5"])
 def test_what_a_round_of_the_authors_learner_takes(environment, name):
     """2,048 steps of a millisecond, or 128 that take as long; if all sample, actors have three quarters of its cost."""
     task = minionsrl.testbeds_of(environment)[name]
@@ -131,59 +146,49 @@ def test_containers_start_as_the_paper_says(monkeypatch):
     assert 65_536 * 4 * 11 / transfer.bandwidth < 0.1
 
 
-def test_the_papers_settings():
-    """Table 1; and the steps of its communication's breakdown."""
+def test_the_published_settings():
+    """Table 1 as the authors' code runs it; and the steps of its communication's breakdown."""
     for environment, steps in (("Hopper-v4", 65_536), ("Qbert-v5", 6_144)):
-        task = minionsrl.paper(environment)
+        task = minionsrl.authors_task(environment)
         ppo = task.ppo
-        assert (ppo.learning_rate, ppo.discount, ppo.minibatch_size, ppo.clip) == (5e-5, 0.99, 256, 0.3)
+        assert (ppo.learning_rate, ppo.discount, ppo.lambda_, ppo.clip) == (5e-5, 0.99, 1.0, 0.3)
         assert (ppo.kl_coefficient, ppo.entropy_coefficient, ppo.value_coefficient) == (0.2, 0.0, 1.0)
+        assert (ppo.epochs, ppo.minibatch_size) == (30, steps)
         assert task.workload.actors == 32
         assert task.workload.actors * task.workload.fragment == steps
-        assert (task.target, task.budget) == minionsrl.GOALS[environment]
 
 
-def test_tasks():
-    """Rounds of 4,096 steps, as elsewhere; a run ends by Eq. 3 and 4, which is what the scheduler is rewarded for."""
-    for environment, (target, budget) in minionsrl.GOALS.items():
-        task = minionsrl.task(environment)
-        assert task.workload.actors * task.workload.fragment == presets.ACTORS * presets.FRAGMENT
+def test_the_end_of_a_run():
+    """By Eq. 3 and 4, which is what the scheduler is rewarded for."""
+    for testbed, evaluated in (("tuned", False), ("authors", True)):
+        task = replace(minionsrl.testbeds_of("CartPole-v1")[testbed], budget=0.012)
         limits, objective = task.limits, task.objective()
-        assert (limits.cost, limits.target_return, limits.window) == (budget, target, 32)
-        assert (objective.budget, objective.target, objective.window) == (budget, target, 32)
+        targets = (limits.target_evaluation, limits.target_return)
+        assert targets == ((450.0, math.inf) if evaluated else (math.inf, 450.0))
+        assert (limits.cost, limits.window) == (0.012, 32)
+        assert (objective.budget, objective.target, objective.window) == (0.012, 450.0, 32)
         assert objective.sheet == minionsrl.serverless_prices()[0].name == minionsrl.reserved()[1][0].name
-        assert (objective.minimise, task.objective("cost").minimise) == ("time", "cost")
-        assert (objective.evaluated, objective.failure) == (False, 1.0)
-    evaluated = minionsrl.testbeds_of("Hopper-v4")["authors-0.0003"].objective("cost", failure=None)
-    assert (evaluated.evaluated, evaluated.failure, evaluated.minimise) == (True, None, "cost")
+        assert (objective.evaluated, objective.failure, objective.minimise) == (evaluated, 1.0, "time")
+        assert task.objective("cost", failure=None).minimise == "cost"
+        assert task.objective("cost", failure=None).failure is None
 
 
-@pytest.mark.slow
-def test_contenders(tmp_path, monkeypatch):
-    """The paper's; the learned scheduler where it has been learned. All of MinionsRL's learn by the same PPO."""
-    monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)
-    task = minionsrl.task("CartPole-v1")
-    known = minionsrl.contenders("CartPole-v1", task)
-    assert [row.name for row in known] == ["MinionsRL-Max", "MinionsRL-Adapt", "Azure ML", "IMPACT"]
-    Learned.untrained(most=32, seed=0).save(tmp_path / "CartPole-v1.npz")
-    rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", task)}
-    assert [*rows] == ["MinionsRL", *(row.name for row in known)]
-    assert len({(row.colour, row.line) for row in rows.values()}) == 5
-    systems = {name: row.system for name, row in rows.items()}
-    schedulers = [systems[name].scheduler for name in [*rows][:3]]
-    assert isinstance(schedulers[0], Learned)
-    assert schedulers[1:] == [Maximum(), Adapt(target=450.0)]
-    for name in [*rows][:3]:
-        assert isinstance(systems[name], MinionsRL)
-        assert (systems[name].algorithm, systems[name].prewarm) == (task.ppo, True)
-    assert systems["Azure ML"] == Synchronous(task.ppo)
-    assert isinstance(systems["IMPACT"], CircularReplay)
+def test_the_systems():
+    """MinionsRL's variants learn by the task's PPO, pre-warmed; Azure ML does, too, and IMPACT by its own algorithm."""
+    task = minionsrl.tuned_task("CartPole-v1")
+    own = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo).system
+    assert own == MinionsRL(task.ppo, Maximum(), prewarm=True)
+    azure, impact = minionsrl.baselines("CartPole-v1", task)
+    assert (azure.name, impact.name) == ("Azure ML", "IMPACT")
+    assert azure.system == Synchronous(task.ppo)
+    assert isinstance(impact.system, CircularReplay)
+    assert len({*minionsrl.STYLES.values()}) == 5
 
 
 def test_baselines_are_on_reserved_machines():
     """One with a V100 and four of eight cores, by the clock under both bills: 7.092 USD an hour, busy or idle."""
     machines = testbeds.minionsrl_azure().machines
-    rows = {row.name: row for row in minionsrl.contenders("CartPole-v1", minionsrl.task("CartPole-v1"))}
+    rows = {row.name: row for row in minionsrl.baselines("CartPole-v1", minionsrl.tuned_task("CartPole-v1"))}
     for name in ("Azure ML", "IMPACT"):
         assert [sheet.name for sheet in rows[name].prices] == ["pay_per_use", "azure"]
         for sheet in rows[name].prices:

@@ -5,6 +5,7 @@ import errno
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,13 @@ from experiments import command
 from experiments.figures.minionsrl import scheduler
 from experiments.study import cells, study
 from experiments.study.cells import Cell
-from experiments.tasks import minionsrl, presets
+from experiments.tasks import minionsrl
 from stellaris._core.describe import digest
-from stellaris.acting import ActorCritic
 from stellaris.scheduling import Learned
-from stellaris.systems import Workload
 from tests.experiments.csv_rows import rows
 from tests.experiments.test_figures import Here
 
-HOME = "minionsrl-scheduler-CartPole-v1"
+HOME = "minionsrl-scheduler-CartPole-v1-tuned"
 #: Two waves, of which the second is smaller.
 THREE = ("--episodes", "3", "--together", "2", "--jobs", "1")
 
@@ -35,12 +34,10 @@ class Counted(Here):
 
 
 def shrink(patches):
-    """Four actors, a small network, a budget of a few rounds."""
-    small = ActorCritic(hidden=(8,))
-    patches.setattr(presets, "workload", lambda environment: Workload(environment, policy=small))
+    """Four actors, a budget of a few rounds."""
     patches.setattr(minionsrl, "ACTORS", 4)
     patches.setattr(minionsrl, "FRAGMENT", 32)
-    patches.setattr(minionsrl, "GOALS", {"CartPole-v1": (450.0, 0.0003)})
+    patches.setattr(minionsrl, "BUDGETS", {("CartPole-v1", "tuned"): 0.0003})
     patches.setattr(study, "Worker", Counted)
     patches.setattr(Counted, "seeds", ())
 
@@ -76,8 +73,8 @@ def test_what_it_leaves(trained):
     for row in played:
         assert 0.0003 <= float(row["cost"]) < 0.0006  # of Eq. 2: it ended by that
         assert row["reached"] == "False"
-        # Half of its seconds, and as large a part of them again as its best return lacks of 450.
-        assert -2 * float(row["seconds"]) / 2 < float(row["reward"]) < -(1 + 350 / 450) * float(row["seconds"]) / 2
+        # Half of its seconds, and four times as large a part of them as its best return lacks of 450.
+        assert -5 * float(row["seconds"]) / 2 < float(row["reward"]) < -(1 + 4 * 350 / 450) * float(row["seconds"]) / 2
         assert 0 < float(row["entropy"]) <= math.log(4)
         assert 1 <= float(row["actors"]) <= 4
     assert len([*(trained / "cells").iterdir()]) == 3
@@ -106,14 +103,14 @@ def test_going_on_and_cost(trained, tmp_path):
     options = ("--episodes", "1", "--start", str(start), "--minimise", "cost", "--save", str(saved), "--seed", "7")
     assert learn(trained, *options) == 0
     assert Counted.seeds == (7,)
-    home = trained / "minionsrl-scheduler-cost-tuned-CartPole-v1"
+    home = trained / "minionsrl-scheduler-cost-fine-tuned-CartPole-v1-tuned"
     (row,) = rows(home / scheduler.EPISODES)
     first, tuned = Learned.load(start), Learned.load(saved)
     assert digest(tuned) == digest(Learned.load(home / "scheduler.npz")) != digest(first)
     assert tuned.statistics.count == first.statistics.count + float(row["rounds"])
     # The whole budget was spent, of whose percents half are lost.
     lost = 50 * float(row["cost"]) / 0.0003
-    assert -2 * lost < float(row["reward"]) < -(1 + 350 / 450) * lost
+    assert -5 * lost < float(row["reward"]) < -(1 + 4 * 350 / 450) * lost
 
 
 @pytest.mark.slow
@@ -124,7 +121,9 @@ def test_runs_that_choose_a_version(trained, tmp_path):
     options = ("--episodes", "2", "--together", "1", "--held-out", "1", "--start", start, "--seed", "7")
     assert learn(out, *options) == 0
     assert Counted.seeds == (9, 7, 9, 8, 9)
-    assert [row["seed"] for row in rows(out / "minionsrl-scheduler-tuned-CartPole-v1" / scheduler.EPISODES)] == [
+    assert [
+        row["seed"] for row in rows(out / "minionsrl-scheduler-fine-tuned-CartPole-v1-tuned" / scheduler.EPISODES)
+    ] == [
         "7",
         "8",
     ]
@@ -187,7 +186,7 @@ def test_a_full_disk(tmp_path, monkeypatch, capsys):
 def test_eq_2_in_the_episodes(trained):
     """What an episode costs is the sum over its invocations: seconds that they ran, times resources, times prices."""
     scheduler = Learned.untrained(most=4, seed=1000)
-    task = minionsrl.task("CartPole-v1")
+    task = replace(minionsrl.tuned_task("CartPole-v1"), budget=0.0003)
     cell = Cell(minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo), task.workload, task.limits, 1000)
     one = cells.finished(cell, trained)
     calls = one.trace.invocations()
@@ -201,19 +200,32 @@ def test_eq_2_in_the_episodes(trained):
     assert {row["actors"] for row in one.history} <= {1, 2, 3, 4}
 
 
-def test_a_testbed_has_its_budget():
-    """Without one, the task is the tuned one with its own."""
-    task = scheduler.task_of("CartPole-v1", "authors-0.001")
-    assert task.budget == minionsrl.BUDGETS["CartPole-v1", "authors-0.001"]
-    assert (task.ppo.learning_rate, task.evaluation is None) == (0.001, False)
-    assert scheduler.task_of("CartPole-v1", None) == minionsrl.task("CartPole-v1")
+def test_a_testbed_has_its_budget(monkeypatch):
+    """By default the task is the first testbed with a budget; any testbed takes another one."""
+    budgets = {("CartPole-v1", "authors-0.001"): 0.01, ("CartPole-v1", "authors"): 0.02}
+    monkeypatch.setattr(minionsrl, "BUDGETS", budgets)
+    known = minionsrl.testbeds_of("CartPole-v1")
+    for testbed, budget, expected in (
+        (None, None, ("authors-0.001", 0.01)),
+        (None, 0.5, ("authors-0.001", 0.5)),
+        ("authors", None, ("authors", 0.02)),
+        ("tuned", 0.5, ("tuned", 0.5)),
+    ):
+        name, usd = expected
+        assert scheduler.task_of("CartPole-v1", testbed, budget) == (name, replace(known[name], budget=usd))
+    assert scheduler.task_of("HalfCheetah-v4", None, 0.5)[0] == "tuned"
 
 
 @pytest.mark.parametrize(
-    ("environment", "said"),
-    [("CartPole-v1", "choose one of tuned, authors, authors-0.001"), ("Hopper-v4", "choose one of authors-0.0003")],
+    ("options", "said"),
+    [
+        (("--testbed", "odd"), "--testbed odd: unknown for CartPole-v1; choose one of tuned, authors, authors-0.001"),
+        (("--testbed", "authors"), "--testbed authors has no budget for CartPole-v1: pass one in USD as --budget"),
+        (("--env", "Hopper-v4"), "--testbed tuned has no budget for Hopper-v4: pass one in USD as --budget"),
+        (("--budget", "0"), "--budget: 0 is not a positive, finite number of USD"),
+    ],
 )
-def test_a_testbed_without_a_budget(environment, said, monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(minionsrl.GOALS, "Hopper-v4", (600.0, 0.06))
-    assert command.main(["minionsrl-scheduler", "--env", environment, "--testbed", "odd", "--out", str(tmp_path)]) == 2
-    assert f"--testbed odd: unknown for {environment}; {said}" in capsys.readouterr().err
+def test_a_testbed_without_a_budget(options, said, capsys, tmp_path):
+    with contextlib.suppress(SystemExit):  # of the parser
+        assert command.main(["minionsrl-scheduler", *options, "--out", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err

@@ -1,106 +1,220 @@
-"""MinionsRL's comparison: what its report makes of runs, which are made up here."""
+"""MinionsRL's comparison on the event loop: its variants, and what its report makes of runs, which are made up here."""
 
 import io
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from experiments.figures.minionsrl import training
+from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
-from experiments.toolkit import plots
+from experiments.toolkit.output import read_rows
+from stellaris.scheduling import Adapt, Learned
 from stellaris.systems import Budget
-from tests.experiments.csv_rows import rows
 
-ENVIRONMENTS = ("CartPole-v1", "Hopper-v4")
+BASELINES = ("MinionsRL-Adapt", "Azure ML", "IMPACT")
+FAILED = {"evaluation_return": 449.9, "episode_return": np.nan}
 
 
 @pytest.fixture(autouse=True)
-def unlearned(tmp_path, monkeypatch):
-    monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path)
+def unlearned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minionsrl, "SCHEDULERS", tmp_path / "schedulers")
 
 
-def finished(environment, system, seed=0, **last):
-    task = minionsrl.task(environment)
-    (contender,) = (row for row in minionsrl.contenders(environment, task) if row.name == system)
-    end = {"round": 2, "seconds": 9.0, "episodes": 40, "episode_return": 100.0, **last}
-    costs = {"cost_pay_per_use": 0.001, "cost_azure": 0.002}
-    decided = {"actors": 3.0} if system.startswith("MinionsRL") else {}
-    first = {"round": 1, "seconds": 4.0, "episodes": 9, "episode_return": 20.0}
-    rows = [{**first, **costs, **decided}, {**costs, **end, **decided}]
-    return Finished(Cell(contender, task.workload, task.limits, seed), Path(), rows, {})
+def finished(
+    schedule: Schedule = training.ALL,
+    seed: int = 0,
+    testbed: str = "authors",
+    environment: str = "CartPole-v1",
+    **last: Any,
+) -> Finished:
+    """A run of two rounds that ends so; by default it reaches the target by its evaluation."""
+    (variant,) = (
+        one for one in training._variants(environment) if one.factors == {"testbed": testbed, "schedule": str(schedule)}
+    )
+    assert variant.limits is not None
+    cell = Cell(variant.contender, variant.workload, variant.limits, seed, variant.setting, factors=variant.factors)
+    first = {
+        "seconds": 4.0,
+        "episodes": 9,
+        "episode_return": 20.0,
+        "round": 1,
+        "cost_pay_per_use": 1.0,
+        "cost_azure": 2.0,
+        "actors": 3,
+    }
+    goal = "episode_return" if testbed == "tuned" else "evaluation_return"
+    end = {
+        **first,
+        "round": 2,
+        "seconds": 9.0,
+        "episodes": 40,
+        "cost_pay_per_use": 2.0,
+        "actors": 5,
+        goal: 450.0,
+        **last,
+    }
+    return Finished(cell, Path(), [first, end], {})
 
 
-def report(results, out):
-    training._report(results, out, Console(file=io.StringIO()))
-    return rows(out / "table.csv")
+@pytest.mark.parametrize(
+    ("limits", "last", "reached"),
+    [
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 32}, True),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 449.9, "episodes": 32}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": 450.0, "episodes": 31}, False),
+        (Budget(steps=10**6, target_return=450.0, window=32), {"episode_return": np.nan, "episodes": 32}, False),
+        (
+            Budget(steps=10**6, target_return=450.0, window=32),
+            {"episode_return": 449.9, "evaluation_return": 500.0},
+            False,
+        ),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 450.0, "episodes": 3}, True),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": 449.9}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"evaluation_return": np.nan}, False),
+        (Budget(steps=10**6, target_evaluation=450.0, window=32), {"episode_return": 500.0}, False),
+    ],
+)
+def test_what_has_reached_its_target(limits: Budget, last: Mapping[str, float], reached: bool) -> None:
+    """By a full window of episodes or by an evaluation, whichever is limited."""
+    one = finished(testbed="tuned", **last)
+    assert training.reached(replace(one, cell=replace(one.cell, budget=limits))) is reached
 
 
-def test_what_has_reached_its_target():
-    """With as many episodes as the mean is of, and within the budget; as the scheduler's objective has it."""
-    task = minionsrl.task("CartPole-v1")
-    for last, reached in (
-        ({"episode_return": 450.0}, True),
-        ({"episode_return": 449.9}, False),
-        ({"episode_return": 450.0, "episodes": 31}, False),
-        ({"episode_return": 450.0, "episodes": 32, "cost_pay_per_use": task.budget}, True),
-        ({"episode_return": 450.0, "cost_pay_per_use": 1.01 * task.budget}, False),
-    ):
-        one = finished("CartPole-v1", minionsrl.MAX, **last)
-        assert training._reached(one) is reached
-        ended = [{**row, "actors": 1.0, "actor_seconds": 1.0, "learner_seconds": 1.0} for row in one.history]
-        assert task.objective().reached(ended) is reached
+def test_ratios_are_of_pairs_of_seeds() -> None:
+    """A run that misses the target has no time to it; a ratio needs both runs of a seed."""
+    all_ = [
+        finished(seed=0, seconds=10.0, cost_pay_per_use=2.0),
+        finished(seed=1, seconds=20.0, cost_pay_per_use=4.0),
+        finished(seed=2, **FAILED),
+    ]
+    own = [
+        finished(Schedule(8, 8, 0), seed=3, seconds=70.0, cost_pay_per_use=7.0),  # all actors lack this seed
+        finished(Schedule(8, 8, 0), seed=1, seconds=30.0, cost_pay_per_use=3.0),
+        finished(Schedule(8, 8, 0), seed=0, **FAILED),
+        finished(Schedule(8, 8, 0), seed=2, seconds=50.0, cost_pay_per_use=5.0),
+    ]
+    everyone = {one.cell.seed: one for one in all_}
+    # Medians and ranges, as there are few seeds.
+    assert training._columns(own, everyone) == (
+        *("3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "2", "1.5", "0.75", "1"),
+    )
+    assert training._columns(own[:1], everyone) == ("1 of 1", "4.0", "70", "7", "2", "", "", "")
+    assert training._columns(own[2:3], everyone) == ("0 of 1", "4.0", *[""] * 6)
+    assert training._columns(all_, everyone)[-3:] == ("1", "1", "1")
 
 
-def test_a_target_of_evaluations():
-    """It counts without a full window, within the budget."""
-    for last, reached in (
-        ({"evaluation_return": 450.0}, True),
-        ({"evaluation_return": 449.9}, False),
-        ({}, False),
-        ({"evaluation_return": 450.0, "cost_pay_per_use": 1.0}, False),
-    ):
-        one = finished("CartPole-v1", minionsrl.MAX, episodes=3, **last)
-        limits = Budget(cost=0.5, target_evaluation=450.0)
-        assert training._reached(replace(one, cell=replace(one.cell, budget=limits))) is reached
-
-
-def test_several_environments(tmp_path, monkeypatch):
-    """Each has its own target and budget; the paper's figures stand where there are any."""
-    titles = []
-    for picture in ("learning", "per_run"):
-        monkeypatch.setattr(plots, picture, lambda *of, title, **settings: titles.append(title))
+def test_each_testbed_has_its_own_baseline(tmp_path: Path) -> None:
+    """And each environment its own picture."""
     runs = [
-        finished(name, system, seed) for name in ENVIRONMENTS for system in (minionsrl.MAX, "IMPACT") for seed in (0, 1)
+        finished(schedule, testbed=testbed, environment=environment, seconds=seconds)
+        for environment, testbed, times in (
+            ("CartPole-v1", "tuned", (10.0, 20.0)),
+            ("CartPole-v1", "authors", (40.0, 10.0)),
+            ("Hopper-v4", "authors-0.0003", (8.0, 4.0)),
+        )
+        for schedule, seconds in zip((training.ALL, Schedule(8, 32, 16)), times, strict=True)
     ]
-    runs[0] = replace(runs[0], history=[*runs[0].history, {**runs[0].history[-1], "episode_return": 460.0}])
-    table = report(runs, tmp_path)
-    goals = [(name, *minionsrl.GOALS[name]) for name in ("CartPole-v1", "Hopper-v4")]
-    assert goals[0][1:] != goals[1][1:]
-    assert titles == [
-        title for name, target, usd in goals for title in [f"{name}: to {target:g}, {usd:g} USD at most, 2 seeds"] * 3
+    runs = [replace(one, history=[*one.history[:-1], one.history[-1] | {"evaluation_return": 600.0}]) for one in runs]
+    training._report(runs, tmp_path, Console(file=io.StringIO()))
+    rows = read_rows(tmp_path / "table.csv")
+    assert [row["testbed"] for row in rows] == ["tuned"] * 2 + ["authors"] * 2 + ["authors-0.0003"] * 2
+    assert [row["actors"] for row in rows] == ["32", "8, then 32 from round 17"] * 3
+    assert [row["s / all"] for row in rows] == ["1", "2", "1", "0.25", "1", "0.5"]
+    papers = [(row["paper's s"], row["paper's USD"]) for row in rows]
+    assert papers == [("", "")] * 4 + [("232 ± 19", "1.7 ± 0.3"), ("", "")]
+    of_runs = [
+        f"{kind}_{testbed}"
+        for kind in ("training", "decisions")
+        for testbed in ("tuned_CartPole-v1", "authors_CartPole-v1", "authors-0.0003_Hopper-v4")
     ]
-    names = [(row["environment"], row["system"], row["reached"]) for row in table]
-    assert names == [
-        ("CartPole-v1", "MinionsRL-Max", "1 of 2"),
-        ("CartPole-v1", "IMPACT", "0 of 2"),
-        ("Hopper-v4", "MinionsRL-Max", "0 of 2"),
-        ("Hopper-v4", "IMPACT", "0 of 2"),
-    ]
-    papers = [(row["paper's s"], row["paper's USD"]) for row in table]
-    assert papers == [("", ""), ("", ""), ("232 ± 19", "1.7 ± 0.3"), ("291 ± 26", "4.6 ± 0.8")]
-    assert [row["actors"] != "" for row in table] == [True, False, True, False]
+    names = (*of_runs, "numbers_CartPole-v1", "numbers_Hopper-v4")
+    pictures = {f"{name}.{kind}" for name in names for kind in ("png", "pdf")}
+    assert {path.name for path in tmp_path.iterdir() if path.is_file()} == {"table.csv", *pictures}
 
 
-def test_the_preset_paper_has_the_papers_settings():
-    """Of Table 1; the same systems, targets and budgets."""
-    own, papers = (training.STUDY.sizes[preset].variants for preset in ("small", "paper"))
-    assert own is None
-    for row, tuned in zip(papers("Hopper-v4"), training.STUDY.variants("Hopper-v4"), strict=True):
-        system = row.contender.system
-        assert (row.name, row.limits.target_return) == (tuned.name, tuned.limits.target_return)
-        assert (row.workload.actors, row.workload.fragment) == (32, 2048)
-        if row.name != "IMPACT":
-            assert (system.algorithm.learning_rate, system.algorithm.minibatch_size) == (5e-5, 256)
+@pytest.mark.slow
+def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
+    """Of an environment, a testbed and an objective. Their runs have the testbed's budget, and no others."""
+    folder = minionsrl.SCHEDULERS
+    folder.mkdir()
+    assert training.learned("CartPole-v1", "authors") == {}
+    for seed, name in enumerate(
+        (
+            "CartPole-v1",
+            "Hopper-v4-authors-0.0003-time-fine-tuned",
+            "CartPole-v1-authors-time",
+            "CartPole-v1-authors-0.001-cost",
+        )
+    ):
+        Learned.untrained(most=minionsrl.ACTORS, seed=0, hold=seed + 1).save(folder / f"{name}.npz")
+    holds = {
+        testbed: {name: one.hold for name, one in training.learned("CartPole-v1", testbed).items()}
+        for testbed in ("tuned", "authors", "authors-0.001")
+    }
+    assert holds == {"tuned": {}, "authors": {"learned, for time": 3}, "authors-0.001": {"learned, for cost": 4}}
+    elsewhere = {
+        name: {kind: one.hold for kind, one in training.learned("Hopper-v4", name).items()}
+        for name in minionsrl.testbeds_of("Hopper-v4")
+    }
+    fine_tuned = {"learned, for time, fine-tuned": 2, "learned, for time, on CartPole-v1": 3}
+    assert elsewhere == {"tuned": {}, "authors-0.0003": fine_tuned}
+    costs = {one.name: one.limits.cost for one in training._variants("CartPole-v1") if one.limits}
+    assert {name: cost for name, cost in costs.items() if np.isfinite(cost)} == {
+        "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
+        "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
+    }
+    assert len(costs) == 3 * (len(training.SCHEDULES) + len(BASELINES)) + 2
+
+
+def test_a_variant_is_of_its_testbed() -> None:
+    """With its functions, its learner and its evaluations."""
+    for environment in minionsrl.TARGETS:
+        testbeds = minionsrl.testbeds_of(environment)
+        variants = training._variants(environment)
+        assert len({one.name for one in variants}) == len(variants)
+        baselines = [one for one in BASELINES if environment != "Acrobot-v1" or one != "MinionsRL-Adapt"]
+        assert len(variants) == len(testbeds) * (len(training.SCHEDULES) + len(baselines))
+        for one in variants:
+            task, name = testbeds[one.factors["testbed"]], one.factors["schedule"]
+            system: Any = one.contender.system
+            assert (one.workload, one.evaluation, one.limits) == (task.workload, task.evaluation, task.limits)
+            assert one.contender.functions["actor"].compute == task.functions["actor"].compute
+            if name != "IMPACT":
+                assert system.algorithm == task.ppo
+                assert one.contender.functions["learner"].compute == task.functions["learner"].compute
+            if name == "MinionsRL-Adapt":
+                assert system.scheduler == Adapt(task.target)
+            elif name not in BASELINES:
+                assert str(system.scheduler) == name
+                assert one.contender.functions == task.functions
+
+
+def test_the_preset_paper_has_the_published_settings() -> None:
+    """With the authors' learner, and the preset's number of steps."""
+    paper = training.STUDY.sizes["paper"]
+    assert paper.variants is not None
+    for environment in paper.environments:
+        task = minionsrl.authors_task(environment)
+        for one in paper.variants(environment):
+            system: Any = one.contender.system
+            assert one.limits is not None
+            assert (one.workload, one.limits.steps) == (task.workload, paper.steps)
+            assert one.factors["schedule"] == "IMPACT" or system.algorithm == task.ppo
+
+
+def test_target_of_the_reward(tmp_path: Path) -> None:
+    """A run has reached its target if the scheduler's objective says so."""
+    for testbed in ("tuned", "authors"):
+        task = replace(minionsrl.testbeds_of("CartPole-v1")[testbed], budget=2.0)
+        for last in ({}, {"cost_pay_per_use": 2.1}, {"episodes": 31}, FAILED):
+            one = finished(testbed=testbed, **last)
+            one = replace(one, cell=replace(one.cell, budget=task.limits))
+            ended = [{**row, "actor_seconds": 1.0, "learner_seconds": 1.0} for row in one.history]
+            assert task.objective().reached(ended) is training.reached(one)
