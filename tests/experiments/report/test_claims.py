@@ -179,7 +179,8 @@ def test_committed_measurements():
     """By hand, from the tables; the documentation says the same of the replay, and the notes of the sweeps."""
     root = Path(__file__).parents[3]
     results, docs = root / "experiments" / "results", (root / "docs" / "benchmarks.md").read_text()
-    found = claims.committed()
+    (measured,) = claims.committed().values()
+    assert {one.environment for one in measured} == {row["load"] for row in rows(results / "replay" / "reverb.csv")}
     for row in rows(results / "replay" / "reverb.csv"):
         (line,) = (line for line in docs.splitlines() if line.startswith(f"| {row['load']}: Reverb"))
         assert f"{int(row['ours']):,}" in line

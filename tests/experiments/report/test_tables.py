@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.tables import cluster, counts, learning, minionsrl, results, stellaris, sweeps
+from experiments.report.tables import cluster, counts, learning, results, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 

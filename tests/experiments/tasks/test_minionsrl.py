@@ -160,8 +160,8 @@ def test_the_published_settings():
 
 def test_the_end_of_a_run():
     """By Eq. 3 and 4, which is what the scheduler is rewarded for."""
-    for testbed, evaluated in (("tuned", False), ("authors", True)):
-        task = replace(minionsrl.testbeds_of("CartPole-v1")[testbed], budget=0.012)
+    for name, evaluated in (("tuned", False), ("authors", True)):
+        task = replace(minionsrl.testbeds_of("CartPole-v1")[name], budget=0.012)
         limits, objective = task.limits, task.objective()
         targets = (limits.target_evaluation, limits.target_return)
         assert targets == ((450.0, math.inf) if evaluated else (math.inf, 450.0))
