@@ -212,28 +212,6 @@ def test_par_rl():
     )
 
 
-def test_minionsrl():
-    groups = by_variant(SMALL / "minionsrl-motivation", "CartPole-v1")
-    finals = {name: result(of, "final_return") for name, of in groups.items()}
-    saved = {}
-    for environment in (HOPPER, "HalfCheetah-v4"):
-        of = by_variant(SMALL / "minionsrl-training", environment)
-        for column, baseline in (("cost_pay_per_use", "MinionsRL-Max"), ("cost_azure", "Azure ML")):
-            own, other = (np.array([float(run[column]) for run in of[name]]) for name in ("MinionsRL", baseline))
-            saved[environment, baseline] = percent(estimate(1 - own / other), digits=1)
-    (on_hopper, hopper_ends), (on_cheetah, cheetah_ends) = (
-        saved[environment, "MinionsRL-Max"] for environment in (HOPPER, "HalfCheetah-v4")
-    )
-    assert not missing(
-        "docs/results.md",
-        f"the return is {finals['decrease']} with 30, 20 and 10 actors, {finals['fixed']} with 20 throughout, "
-        f"{finals['increase']} with 10, 20 and 30.",
-        f"costs {on_hopper} less on Hopper ({hopper_ends}, paired by seed) and {on_cheetah} less on HalfCheetah "
-        f"({cheetah_ends})",
-        f"% saved, {saved[HOPPER, 'Azure ML'][1]})",
-    )
-
-
 def test_qbert():
     groups = by_variant(RESULTS / "qbert", "Qbert-v5")
     first, second = (

@@ -13,7 +13,7 @@ from stellaris.scheduling.learned import observed, policy_for
 from tests.experiments.committed import RESULTS, middle, missing, shown
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/results.md"
+PAGE = "docs/minionsrl-results.md"
 STUDY = RESULTS / "minionsrl-ceiling"
 TESTBEDS = AUTHORS, TUNED = "authors", "tuned"
 
@@ -203,7 +203,7 @@ def test_surfaces_and_fixed_numbers_on_other_seeds() -> None:
 
 
 def test_the_event_loop() -> None:
-    home = RESULTS / "minionsrl-numbers"
+    home = RESULTS / "small" / "minionsrl-training"
     tables = {
         testbed: {row["actors"]: row for row in rows(home / "table.csv") if row["testbed"] == testbed}
         for testbed in TESTBEDS
@@ -236,7 +236,7 @@ def test_the_event_loop() -> None:
 
 
 def test_hopper_on_the_event_loop() -> None:
-    home = RESULTS / "minionsrl-numbers" / "hopper"
+    home = RESULTS / "small" / "minionsrl-training" / "hopper"
     table = {row["actors"]: [shown(row[f"{name} / all"]) for name in ("s", "USD")] for row in rows(home / "table.csv")}
     assert {int(row["seed"]) for row in rows(home / "runs.csv")} == {*range(40, 45)}
     learned = table["learned, for time, on CartPole-v1"]

@@ -8,7 +8,6 @@ import pytest
 
 from experiments.report import claims, recorded
 from experiments.report.tables import TABLES
-from experiments.tasks import minionsrl
 from experiments.toolkit.statistics import estimate
 from tests.experiments.committed import (
     HOPPER,
@@ -17,7 +16,6 @@ from tests.experiments.committed import (
     by_variant,
     middle,
     missing,
-    percent,
     result,
     shown,
     spent_until,
@@ -167,81 +165,6 @@ def test_qberts_times():
         for name in ("stellaris", "synchronous")
     )
     assert not missing(PAGE, f"and in {own} virtual seconds against {other}.")
-
-
-# ---- MinionsRL -------------------------------------------------------------------------------------------------------
-
-
-def test_azures_bill():
-    said = []
-    for environment in (HOPPER, "HalfCheetah-v4"):
-        of = by_variant(SMALL / "minionsrl-training", environment)
-        own, other = ([float(run["cost_azure"]) for run in of[name]] for name in ("MinionsRL", "Azure ML"))
-        saved = estimate(1 - np.divide(own, other))
-        said.append((mid(of["MinionsRL"], "cost_azure", ".3f"), mid(of["Azure ML"], "cost_azure", ".3f"), saved))
-    (hopper, reserved, saved), (cheetah, others, more) = said
-    spared, dearer = percent(saved), percent(more)
-    assert not missing(
-        PAGE,
-        f"{hopper} USD against {reserved} on Hopper ({spared[0]} saved, {spared[1]}), {cheetah} against {others} on "
-        f"HalfCheetah ({dearer[0].replace('-', chr(0x2212))}, {dearer[1]}).",
-    )
-
-
-def test_fine_tuning():
-    of = {row["scheduler"]: row for row in rows(SMALL / "minionsrl-finetuning" / "table.csv")}
-    seconds = {name: shown(row["virtual s"], ".1f").replace(" (", " s (") for name, row in of.items()}
-    usd = {name: shown(row["USD by Eq. 2"], ".4f") for name, row in of.items()}
-    trained = {
-        name: sum(float(row["cost"]) for row in rows(minionsrl.SCHEDULERS / f"Hopper-v4{end}.csv"))
-        for name, end in (("from scratch", ""), ("fine-tuned", "-tuned"))
-    }
-    assert not missing(
-        PAGE,
-        f"on ten runs of Hopper-v4 that cost {trained['fine-tuned']:.2f} USD, takes {seconds['fine-tuned']} and "
-        f"{usd['fine-tuned'].replace(' (', ' USD (')} to a return of 600, on five seeds; before fine-tuning "
-        f"{seconds['before fine-tuning']} and {middle(usd['before fine-tuning'], '.4f')}.",
-        f"on 100 runs for {trained['from scratch']:.2f} USD, takes {seconds['from scratch']} and "
-        f"{middle(usd['from scratch'], '.4f')} USD.",
-    )
-
-
-def test_one_round():
-    of = {(row["environment"], row["actors"]): row for row in rows(SMALL / "minionsrl-scaling" / "table.csv")}
-    took = {key: middle(row["round"]) for key, row in of.items()}
-    least, most = "1 actors", "32 actors"
-    learners = {
-        key: float(middle(row["learner"], ".6f")) > float(middle(row["actors, mean"], ".6f")) for key, row in of.items()
-    }
-    for environment in (HOPPER, "HalfCheetah-v4"):
-        assert [learners[environment, f"{n} actors"] for n in (1, 2, 4, 8, 16, 32)] == [False] * 3 + [True] * 3
-    assert [learners["Humanoid-v4", f"{n} actors"] for n in (1, 2, 4, 8)] == [False, True, True, True]
-    assert all(slow for (environment, _), slow in learners.items() if environment == "Qbert-v5")
-    hopper, cheetah, humanoid, qbert = (
-        [took[environment, number] for number in (least, most)]
-        for environment in (HOPPER, "HalfCheetah-v4", "Humanoid-v4", "Qbert-v5")
-    )
-    assert hopper[0] == cheetah[0]
-    assert not missing(
-        PAGE,
-        f"One round takes {hopper[0]} s with one actor, and with 32 {hopper[1]} s on Hopper-v4 and {cheetah[1]} on "
-        f"HalfCheetah-v4; {humanoid[0]} and {humanoid[1]} s on Humanoid-v4 (five seeds), {qbert[0]} and {qbert[1]} s "
-        "on Qbert-v5 (one seed)",
-        "It exceeds the actors' from eight actors on, on Humanoid-v4 from two, and on Qbert-v5 with any number.",
-    )
-
-
-def test_latencies():
-    of = {row["function"]: row for row in rows(SMALL / "minionsrl-latency" / "table.csv")}
-    actor, learner = (
-        [f"{float(of[f'{name}, on demand'][column]):,.0f}" for column in ("starting", "communicating", "computing")]
-        for name in ("actor", "learner")
-    )
-    assert not missing(
-        PAGE,
-        f"an actor takes {actor[0]} ms to start, {actor[1]} to communicate and {actor[2]} to compute; the learner "
-        f"{learner[0]}, {learner[1]} and {learner[2]}.",
-    )
 
 
 # ---- the map, and learning from trajectories -------------------------------------------------------------------------

@@ -43,12 +43,12 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
         minionsrl.TRAINING,
         "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4",
-        "[MinionsRL on the event loop](#on-the-event-loop-with-both-learners)",
+        "[MinionsRL](minionsrl-results.md#on-the-event-loop-with-both-learners)",
     ),
     (
         tuple(f"small/minionsrl-{name}" for name in ("motivation", "latency", "scaling")),
         "`minionsrl-motivation`, `-latency`, `-scaling`",
-        "[MinionsRL](#minionsrl)",
+        "[MinionsRL](minionsrl-results.md#the-papers-other-figures)",
     ),
     (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
     (("small/stellaris-hpc",), "`stellaris-hpc`", "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)"),
