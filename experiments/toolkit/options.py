@@ -23,16 +23,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """Returns the type of an option that is an integer of at least `least`."""
+def whole(least: int, most: int = SEEDS - 1) -> Callable[[str], int]:
+    """Returns the type of an option that is an integer from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
             number = int(text)
         except ValueError:
             number = least - 1
-        if not least <= number < SEEDS:
-            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {SEEDS - 1:,}")
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number from {least} to {most:,}")
         return number
 
     return parse

@@ -187,8 +187,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fixed",
         nargs="+",
-        type=options.whole(1),
-        help="only these fixed numbers of actors, and no two levels (default: the preset's schedules)",
+        type=options.whole(1, minionsrl.ACTORS),
+        help="only these fixed numbers, all actors, and no two levels (default: the preset's schedules)",
     )
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--resume", action="store_true", help="continue with the schedules that are missing in the results folder")
@@ -199,7 +199,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Writes the runs, a table of all schedules and one of the best for each testbed, and draws cost over time."""
     preset, out = PRESETS[arguments.preset], arguments.out
     if arguments.fixed:
-        preset = replace(preset, fixed=arguments.fixed, levels=())
+        preset = replace(preset, fixed=sorted({*arguments.fixed, minionsrl.ACTORS}), levels=())
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for name in arguments.testbeds:
@@ -250,7 +250,9 @@ def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:
     finite = {schedule: point for schedule, point in points.items() if np.isfinite(point).all()}
     fixed = [(schedule.first, point) for schedule, point in finite.items() if schedule.change == 0]
     others = [point for schedule, point in finite.items() if schedule.change]
-    with plots.figure(path, f"{name}: median of seeds", columns=1, suffixes=(".png", ".pdf")) as (axes,):
+    environment, testbed = TESTBEDS[name]
+    title = f"{environment}, {minionsrl.label(testbed)}: medians of seeds"
+    with plots.figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         if others:
             axes.plot(*np.transpose(others), ".", color="#E69F00", label="two levels")
         if fixed:

@@ -351,7 +351,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--testbeds", nargs="+", choices=ceiling.TESTBEDS, default=ceiling.DEFAULT, help=help_)
     add("--ways", nargs="+", choices=WAYS, default=[*WAYS], help="the ways to train")
     add("--minimise", nargs="+", choices=OBJECTIVES, default=[*OBJECTIVES], help="what runs should minimise")
-    add("--fixed", nargs="+", type=options.whole(1), help="fixed numbers to compare with (default: the preset's)")
+    add(
+        "--fixed",
+        nargs="+",
+        type=options.whole(1, minionsrl.ACTORS),
+        help="fixed numbers to compare with (default: the preset's)",
+    )
     add("--surface", action=argparse.BooleanOptionalAction, default=True, help="whether to fit quadratic surfaces")
     add("--trainings", type=options.whole(1), help="number of trainings in each way (default: the preset's)")
     add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")

@@ -28,6 +28,12 @@ def test_what_is_no_whole_number(text):
         options.whole(0)(text)
 
 
+def test_a_greatest_whole_number():
+    assert options.whole(1, 32)("32") == 32
+    with pytest.raises(argparse.ArgumentTypeError, match="33 is not a whole number from 1 to 32"):
+        options.whole(1, 32)("33")
+
+
 @given(st.floats())
 def test_seconds(number):
     if 0 < number < math.inf:

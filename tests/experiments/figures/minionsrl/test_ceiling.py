@@ -200,6 +200,17 @@ def test_resume_runs_only_what_is_missing(tmp_path: Path, monkeypatch: pytest.Mo
     assert {name: (tmp_path / "again" / name).read_bytes() for name in TABLES} == at_once
 
 
+def test_fixed_numbers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All actors are among them, with whom the others are compared; more actors than those are refused."""
+    made = Made(block=1)
+    monkeypatch.setattr(ceiling, "rounds", lambda *of: made)
+    assert measure(tmp_path, "--fixed", "2", "1") == 0
+    rows = read_rows(tmp_path / "schedules_tuned.csv")
+    assert [row["then"] for row in rows] == ["1", "2", "32"]
+    with pytest.raises(SystemExit):
+        measure(tmp_path, "--fixed", "33")
+
+
 @pytest.mark.slow
 def test_smoke(tmp_path: Path) -> None:
     """Runs that are read from the folder give the same tables as those that were made."""
