@@ -16,10 +16,10 @@ from experiments.figures.minionsrl.outcomes import Minimise, References, Row, cl
 from experiments.figures.minionsrl.ways import WAYS, WHOLE, Way, described, drawn, settings
 from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
-from experiments.toolkit import options, output, provenance
+from experiments.toolkit import options, output, provenance, shell
 from stellaris.lab import Played, Rounds
 from stellaris.lab.rounds import Decider
-from stellaris.scheduling import Learned
+from stellaris.scheduling import Learned, SchedulerError
 from stellaris.scheduling.objective import History
 from stellaris.scheduling.training import Progress, Training, train_schedulers
 from stellaris.types import NDArray
@@ -50,6 +50,7 @@ class Preset:
     fixed: Sequence[int] = (4, 8, 12, 16, 20, 24, 28)
     objectives: Sequence[Minimise] = OBJECTIVES
     surface: bool = True  #: whether quadratic surfaces are fitted.
+    start: Learned | None = None  #: the scheduler that is fine-tuned; without, trainings start from scratch.
 
 
 _FEW: Any = {"reported": range(20, 22), "held_out": (500,), "fixed": (4,)}
@@ -129,9 +130,9 @@ class Trained:
     def training(self, on: Bench, preset: Preset) -> Training:
         """Returns the training; its progress goes into the rows."""
         way = self.way
-        self.scheduler = self.best = Learned.untrained(
-            most=on.of.workload.actors, seed=self.seed, hold=way.hold, width=way.width
-        )
+        most = on.of.workload.actors
+        scratch = Learned.untrained(most=most, seed=self.seed, hold=way.hold, width=way.width)
+        self.scheduler = self.best = preset.start or scratch
         return Training(
             self.scheduler,
             on.task.objective(self.minimise, failure=way.failure),
@@ -317,6 +318,9 @@ def compared(
     yield "schedulers", report.first()
     if preset.surface:
         yield "schedulers", report.surfaces()
+    if preset.start is not None:
+        labels = [{"minimise": minimise, "seed": ""} for minimise in preset.objectives]
+        yield "schedulers", report.rows([(one, "before fine-tuning", preset.start) for one in labels])
     both = [(minimise, seed) for seed in range(preset.seeds) for minimise in preset.objectives]
     own = [Trained(name, WAYS[name], *of) for of in both for name in ways]
     tried = [
@@ -359,9 +363,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--surface", action=argparse.BooleanOptionalAction, default=True, help="whether to fit quadratic surfaces")
     add("--trainings", type=options.whole(1), help="number of trainings in each way (default: the preset's)")
+    add("--episodes", type=options.whole(1), help="runs of a training (default: the preset's)")
+    add("--start", type=Path, help="a trained scheduler to fine-tune")
     add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
+
+
+def started(path: Path | None, ways: Sequence[str]) -> Learned | None:
+    """Loads the scheduler to fine-tune, and checks that the ways train such schedulers."""
+    if path is None:
+        return None
+    try:
+        start = Learned.load(path)
+    except (OSError, SchedulerError) as error:
+        raise shell.UsageError(f"--start {path}: {error}") from error
+    other = [name for name in ways if (WAYS[name].hold, WAYS[name].width) != (start.hold, start.width)]
+    if other:
+        raise shell.UsageError(f"--start {path} is {start}, which {other[0]!r} of --ways does not train")
+    if start.most != minionsrl.ACTORS:
+        raise shell.UsageError(f"--start {path} is {start}: choose a scheduler for up to {minionsrl.ACTORS} actors")
+    return start
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -374,6 +396,8 @@ def main(arguments: argparse.Namespace) -> int:
         fixed=arguments.fixed or preset.fixed,
         objectives=arguments.minimise,
         surface=arguments.surface,
+        episodes=arguments.episodes or preset.episodes,
+        start=started(arguments.start, arguments.ways),
     )
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

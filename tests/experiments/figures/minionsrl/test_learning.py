@@ -1,6 +1,7 @@
 """Schedulers trained in several ways: the settings that are searched, what is chosen, and what is reported."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,6 +14,7 @@ from experiments.figures.minionsrl.learning import PRESETS, Trained
 from experiments.figures.minionsrl.outcomes import References
 from experiments.figures.minionsrl.ways import WAYS, WHOLE, drawn, settings
 from experiments.tasks import minionsrl
+from experiments.toolkit import shell
 from experiments.toolkit.output import read_rows
 from stellaris.lab import Played
 from stellaris.lab.rounds.program import Row
@@ -169,6 +171,30 @@ def test_the_version_with_the_best_training_run() -> None:
         one._on_progress(cast(Any, progress), cast(Any, f"version {number}"))
     assert (one.best, one.scheduler) == ("version 0", "version 2")
     assert [row["reached"] for row in one.rows] == [1, 1, 1]
+
+
+def test_what_is_fine_tuned(tmp_path: Path) -> None:
+    """A scheduler that the ways train; trainings start from it, and with fewer episodes if that is asked."""
+    for name, most, hold in (("whole", 32, WHOLE), ("five", 32, 5), ("small", 4, WHOLE)):
+        Learned.untrained(most=most, seed=3, hold=hold).save(tmp_path / f"{name}.npz")
+    start = learning.started(tmp_path / "whole.npz", ["held for the run"])
+    assert start is not None
+    assert learning.started(None, ["held for the run"]) is None
+    preset = replace(learning.PRESETS["small"], start=start, episodes=16)
+    on: Any = SimpleNamespace(
+        of=SimpleNamespace(workload=SimpleNamespace(actors=32)),
+        task=replace(minionsrl.testbeds_of("CartPole-v1")["authors"], budget=1.0),
+        histories=None,
+    )
+    training = Trained("", WAYS["held for the run"], "time", 0).training(on, preset)
+    assert (training.scheduler, training.episodes) == (start, 16)
+    for name, ways, said in (
+        ("five", ["held for five rounds", "held for the run"], "which 'held for the run' of --ways does not train"),
+        ("small", ["held for the run"], "choose a scheduler for up to 32 actors"),
+        ("none", ["held for the run"], "No such file"),
+    ):
+        with pytest.raises(shell.UsageError, match=said):
+            learning.started(tmp_path / f"{name}.npz", ways)
 
 
 def test_surfaces_need_a_run_that_has_reached_its_target() -> None:
