@@ -96,6 +96,7 @@ def learning(
     steps: float | None = None,
     over: Mapping[str, str] = TIME_AND_STEPS,
     window: int = WINDOW,
+    evaluated: int = 0,
 ) -> None:
     """Draws return over columns of the history, and the final return, by system, as a PNG and a PDF.
 
@@ -110,7 +111,9 @@ def learning(
       steps: the steps of every run, for the title, if all runs have the same number.
       over: the labels of the x-axes, by column.
       window: the number of training episodes whose mean is the return, for the y-axis.
+      evaluated: if not 0, the return is the mean of as many episodes of an evaluation.
     """
+    of = "evaluation_return" if evaluated else "episode_return"
     seeds = max(len(curves.histories) for curves in systems)
     whole = title if steps is None else caption(title, steps, seeds=seeds)
     with figure(path, whole, columns=len(over) + 1, suffixes=(".png", ".pdf")) as (
@@ -119,24 +122,24 @@ def learning(
     ):
         for axes, (column, label) in zip(panels, over.items(), strict=True):
             for curves in systems:
-                _learning_curve(axes, curves, column)
+                _learning_curve(axes, curves, column, of)
             axes.set(xlabel=label)
             axes.set_xlim(left=0)
             if column == "steps":
                 axes.xaxis.set_major_formatter(matplotlib.ticker.EngFormatter(sep=""))  # 200k, 1M
-        panels[0].set(ylabel=_return(window))
+        panels[0].set(ylabel=f"mean return of\n{evaluated} evaluation episodes" if evaluated else _return(window))
         for i, (contender, histories) in enumerate(systems):
-            returns = [history[-1]["episode_return"] for history in histories]
+            returns = [next(row[of] for row in reversed(history) if of in row) for history in histories]
             bar(final, i, returns, contender.colour)
         final.set_xticks(range(len(systems)), [contender.name for contender, _ in systems], rotation=20, ha="right")
         legend(panels[0])
 
 
-def _learning_curve(axes: Axes, curves: Curves, column: str) -> None:
+def _learning_curve(axes: Axes, curves: Curves, column: str, of: str) -> None:
     contender, histories = curves
     end = max(history[-1][column] for history in histories)
     grid = np.linspace(0.0, end, 200)
-    lines = np.array([_interpolate(grid, history, column) for history in histories])
+    lines = np.array([_interpolate(grid, history, column, of) for history in histories])
     known = np.isfinite(lines).all(axis=0)
     style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
     if len(lines) < FEWEST:
@@ -437,8 +440,9 @@ def legend(axes: Axes) -> None:
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3)
 
 
-def _interpolate(grid: Any, run: Sequence[Row], column: str) -> Any:
-    return np.interp(grid, [row[column] for row in run], [row["episode_return"] for row in run], left=np.nan)
+def _interpolate(grid: Any, run: Sequence[Row], column: str, of: str = "episode_return") -> Any:
+    known = [row for row in run if of in row]
+    return np.interp(grid, [row[column] for row in known], [row[of] for row in known], left=np.nan)
 
 
 @contextmanager

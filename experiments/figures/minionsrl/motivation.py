@@ -12,12 +12,15 @@ from experiments.study.study import Size, Study, Variant
 from experiments.tasks import minionsrl
 from experiments.toolkit import plots
 from stellaris.scheduling import Fixed, Scheduler, Stepped
+from stellaris.systems import Evaluation
 
 DESCRIPTION = "reward with a fixed, an increasing and a decreasing number of actors, with the same total"
 
 #: Rounds of a run, and actors in a round on average. The other schedules add or remove ten actors every ten rounds.
 #: Source: the paper; the number of actors in the first rounds is an assumption.
 _ROUNDS, _MEAN = 30, 20
+#: Returns are those of evaluations: with few actors the last training episodes are many rounds old.
+_EVALUATION = Evaluation(every=1, episodes=10)
 SCHEDULES: dict[str, tuple[Scheduler, str, str]] = {
     "fixed": (Fixed(_MEAN), "#000000", ":"),
     "increase": (Stepped(_MEAN - 10, 10), "#009E73", "--"),
@@ -38,7 +41,7 @@ def _variants(environment: str) -> Sequence[Variant]:
             row = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
             factors = {"testbed": testbed, "schedule": name}
             row = replace(row, colour=colour, line=line)
-            rows.append(Variant(row, task.workload, f"{testbed}: {name}", factors=factors))
+            rows.append(Variant(row, task.workload, f"{testbed}: {name}", _EVALUATION, factors=factors))
     return rows
 
 
@@ -46,15 +49,19 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     rows = []
     for environment, groups in study.by_environment(results).items():
         over = {"round": "round", "cost_pay_per_use": "cost by Eq. 2 (USD)"}
-        columns = ("episode_return", "seconds", "cost_pay_per_use", "cost_azure")
-        for testbed, own in study.by_factors(groups, "testbed", "schedule").items():
-            title = f"{environment}, {minionsrl.label(testbed)}"
-            curves.draw(own, out / f"motivation_{testbed}_{environment}", title=title, over=over)
+        columns = ("evaluation_return", "seconds", "cost_pay_per_use", "cost_azure")
+        testbeds = study.by_factors(groups, "testbed", "schedule")
+        for testbed, own in testbeds.items():
+            drawn = [plots.Curves(of[0].cell.contender, [one.history for one in of]) for of in own.values()]
+            title = f"{environment}, {minionsrl.label(testbed)}: {plots.counted(len(drawn[0].histories))}"
+            path = out / f"motivation_{testbed}_{environment}"
+            plots.learning(drawn, path, title=title, over=over, evaluated=_EVALUATION.episodes)
             rows += [
                 (environment, testbed, name, *(str(curves.last(of, column)) for column in columns))
                 for name, of in own.items()
             ]
-        drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in own.values()]
+        several = next(iter(testbeds.values())).values()  # the schedules are those of both learners
+        drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in several]
         plots.per_run(
             drawn, out / f"schedules_{environment}", title=environment, xlabel="round", panels={"actors": "actors"}
         )

@@ -187,15 +187,17 @@ def _draw_runs(own: Mapping[str, Sequence[Finished]], out: Path, environment: st
     curves = [_curves(name, named[name]) for name in minionsrl.STYLES if name in named]
     if not curves:
         return  # only other schedules were selected
-    limits = next(iter(own.values()))[0].cell.budget
+    cell = next(iter(own.values()))[0].cell
+    limits, evaluated = cell.budget, cell.evaluation.episodes if cell.evaluation else 0
     seeds = max(len(histories) for _, histories in curves)
     goal = limits.target_return if math.isfinite(limits.target_return) else limits.target_evaluation
     title = f"{environment}, {minionsrl.label(testbed)}: to {goal:g}, {plots.counted(seeds)}"
     over = {"round": "round", "seconds": "virtual time (s)"}
-    plots.learning(curves, out / f"training_{testbed}_{environment}", title=title, over=over, window=limits.window)
+    path = out / f"training_{testbed}_{environment}"
+    plots.learning(curves, path, title=title, over=over, window=limits.window, evaluated=evaluated)
     deciding = [one for one in curves if any("actors" in row for row in one.histories[0])]
     if deciding:
-        decided = {"actors": "actors", "episode_return": "return"}
+        decided = {"actors": "actors", "evaluation_return" if evaluated else "episode_return": "return"}
         path = out / f"decisions_{testbed}_{environment}"
         plots.per_run(deciding, path, title=title, xlabel="round", panels=decided)
 

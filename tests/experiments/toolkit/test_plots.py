@@ -75,6 +75,17 @@ def labels(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+def test_returns_of_evaluations(drawn):
+    """In place of those of training episodes; rows without one are left out."""
+    rows = [{"seconds": 1.0, "evaluation_return": 5.0}, {"seconds": 2.0, "evaluation_return": 7.0}, {"seconds": 3.0}]
+    history = [{**row, "episode_return": 1.0} for row in rows]
+    plots.learning([TWO._replace(histories=[history])], Path("x"), title="", over={"seconds": "s"}, evaluated=10)
+    over, final = drawn[0].axes
+    assert over.lines[0].get_ydata()[-1] == 7.0
+    assert over.get_ylabel() == "mean return of\n10 evaluation episodes"
+    assert final.patches[0].get_height() == 7.0
+
+
 def test_a_learning_curve_keeps_runs_that_ended(drawn):
     """At 4 s the median of 40 and of 50, which was reached at 3 s."""
     plots.learning([TWO], Path("x"), title="Hopper", over={"seconds": "s"})
