@@ -14,7 +14,7 @@ from tests.experiments.committed import RESULTS, middle, missing, shown
 from tests.experiments.csv_rows import rows
 
 PAGE = "docs/minionsrl-results.md"
-STUDY = RESULTS / "minionsrl-ceiling"
+STUDY, SMALL = RESULTS / "minionsrl-ceiling", RESULTS / "small"
 TESTBEDS = AUTHORS, TUNED = "authors", "tuned"
 
 
@@ -273,3 +273,25 @@ def test_hopper_on_the_event_loop() -> None:
 
 def of_time(row):
     return float(row["seconds"])
+
+
+def test_latencies():
+    of = {(row["testbed"], row["function"]): row for row in rows(SMALL / "minionsrl-latency" / "table.csv")}
+    cold = {key: row for key, row in of.items() if key[1].endswith("on demand")}
+    assert {float(row["starting"]) for key, row in of.items() if key not in cold} == {0.0}
+    actor, learner = (
+        {row["starting"] for key, row in cold.items() if key[1].startswith(name)} for name in ("actor", "learner")
+    )
+    (actor,), (learner,) = actor, learner
+    shares = {
+        key: (row["communicating"], f"{float(row['computing']):,.0f}")
+        for (testbed, function), row in cold.items()
+        for key in [(testbed, function.split(",")[0])]
+    }
+    authors, tuned = ([*shares[testbed, "actor"], *shares[testbed, "learner"]] for testbed in (AUTHORS, TUNED))
+    assert not missing(
+        PAGE,
+        f"an actor takes {float(actor):,.0f} ms to start, and a learner {float(learner):,.0f}.",
+        "an actor then takes {} ms to communicate and {} to compute, and a learner {} and {};".format(*authors),
+        "with the tuned learner it is {} and {}, and {} and {}.".format(*tuned),
+    )
