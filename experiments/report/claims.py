@@ -242,7 +242,7 @@ def _minions(claim: str, baseline: str, bill: str, compare: Callable[[Run, Run],
 _LEARNERS = {
     "tuned": ("tuned learner", training.LEARNED),
     "authors": ("authors' learner", training.LEARNED),
-    "authors-0.0003": ("authors' learner with a rate of 0.0003", f"{training.LEARNED}, fine-tuned"),
+    "authors-0.0003": ("authors' learner with a rate of 0.0003", training.FINE_TUNED),
 }
 _MINIONS_TIME, _MINIONS_COST = "total training time reduction (up to)", "training cost reduction (up to)"
 _MINIONS_MAX = "cost reduction against MinionsRL-Max (up to)"

@@ -199,6 +199,8 @@ def test_surfaces_and_fixed_numbers_on_other_seeds() -> None:
     }
     assert max(held_out, key=held_out.__getitem__) == own["seed"]
     times, costs = (in_words(row[column] for row in (own, *others)) for column in ("time", "cost"))
+    best = [row for row in trained if row["way"].endswith("best training run")]
+    of_best = [in_words(row[column] for row in best) for column in ("time", "cost")]
     assert not missing(
         PAGE,
         f"The three trainings with shared logits take {times} of Max's time for {costs} of its cost.",
@@ -206,6 +208,7 @@ def test_surfaces_and_fixed_numbers_on_other_seeds() -> None:
         f"{own['within_budget']} of {own['runs']} runs are within the budget.",
         f"in the third decimal, {float(others[1]['time']):.3f}; the second settled on "
         f"{float(others[0]['actors']):.1f} actors.",
+        f"the best training run take {of_best[0]} for {of_best[1]}: here they are no worse.",
         f"16 actors in every round take {float(sixteen['time']):.2f} for {float(sixteen['cost']):.2f}, and 20 take "
         f"{float(twenty['time']):.2f} for {float(twenty['cost']):.2f}.",
         f"{in_words(row['time'] for row in surfaces)} times Max's time for {in_words(row['cost'] for row in surfaces)} "
@@ -253,22 +256,51 @@ def test_the_event_loop() -> None:
 
 
 def test_hopper_on_the_event_loop() -> None:
-    home = RESULTS / "small" / "minionsrl-training" / "hopper"
-    table = {row["actors"]: [shown(row[f"{name} / all"]) for name in ("s", "USD")] for row in rows(home / "table.csv")}
+    home = SMALL / "minionsrl-training" / "hopper"
+    named = {row["actors"]: row for row in rows(home / "table.csv")}
+    table = {name: [shown(row[f"{spent} / all"]) for spent in ("s", "USD")] for name, row in named.items()}
     assert {int(row["seed"]) for row in rows(home / "runs.csv")} == {*range(40, 45)}
-    learned = table["learned, for time, on CartPole-v1"]
-    (reached,) = (row["reached"] for row in rows(home / "table.csv") if row["actors"].startswith("learned"))
+    name, before = "learned, for time, fine-tuned", "learned, for time, on CartPole-v1"
+    episodes = rows(minionsrl.SCHEDULERS / "Hopper-v4-authors-0.0003-time-fine-tuned.csv")
+    budget = minionsrl.BUDGETS["Hopper-v4", "authors-0.0003"]
+    means = []
+    for file in ("CartPole-v1-authors-time", "Hopper-v4-authors-0.0003-time-fine-tuned"):
+        likely = likelihoods(minionsrl.SCHEDULERS / f"{file}.npz", budget)
+        means.append(f"{sum(number * one for number, one in likely.items()):.1f}")
+    assert named[name]["reached"] == "5 of 5"
     assert not missing(
         PAGE,
+        f"{table[name][0]} of Max's time for {table[name][1]} of its cost, with {named[name]['mean actors']} actors on "
+        "average, and all of five runs within the budget.",
+        f"after {len(episodes)} runs of Hopper that cost {sum(float(row['cost']) for row in episodes):.2f} USD",
+        f"lowered the mean of its decisions from {means[0]} to {means[1]}",
         f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}.",
-        f"reaches the target within its budget in {reached} runs, at {learned[0]} and {learned[1]} in these",
+        f"in {named[before]['reached']} runs as it is, at {table[before][0]} and {table[before][1]} in these",
     )
-    azure = {row["actors"]: (row["s / all"], row["USD, Azure / all"]) for row in rows(home / "table.csv")}
+    azure = {row["actors"]: (row["s / all"], row["USD, Azure / all"]) for row in named.values()}
     assert all(azure[number][0] == azure[number][1] for number in ("8", "16"))
     papers = papers_table()
     own, all_ = (papers["Hopper", name] for name in ("MinionsRL", "MinionsRL-Max"))
     saved, longer = (float(own[name]) / float(all_[name]) for name in ("cost_usd", "time_s"))
     assert not missing(PAGE, f"The paper's scheduler saves {1 - saved:.0%} at {longer:.2f} times".replace("%", " %"))
+    tuned = {row["actors"]: row["reached"] for row in rows(home.with_name("hopper-tuned") / "table.csv")}
+    assert tuned["32"] == "0 of 3"
+
+
+def test_trained_as_published() -> None:
+    home = RESULTS / "minionsrl-learning" / "as-published"
+    own = [row for row in rows(home / "schedulers_authors.csv") if row["way"] == "one run, one epoch, raw states"]
+    trained = rows(home / "training_authors.csv")
+    ends = [row["entropy"] for row in trained if row["episodes"] == "100"]
+    assert f"{np.log(32):.2f}" == "3.47"
+    first, second = (f"{float(end):.2f}" for end in ends)
+    one, other = (f"{float(row['actors']):.1f}" for row in own)
+    few, many = (row["within_budget"] for row in own)
+    assert not missing(
+        PAGE,
+        f"from an entropy of 3.47 nats to {first} and {second}, but the two trainings end at {one} and {other} actors on "
+        f"average, where {few} and {many} of 20 runs are within the budget; an untrained scheduler chooses 16.5.",
+    )
 
 
 def of_time(row):

@@ -32,13 +32,15 @@ SCHEDULES = (
 _FEW = (ALL, Schedule(8, 8, 0))
 #: The scheduler that was trained on a testbed to minimise time within its budget.
 LEARNED = "learned, for time"
+#: The same, first trained elsewhere.
+FINE_TUNED = f"{LEARNED}, fine-tuned"
 #: The environment and the testbed whose schedulers also decide on the authors' learner of other environments.
 SOURCE = ("CartPole-v1", "authors")
 
 
 def papers_name(name: str) -> str:
     """Returns the paper's name of a system, or "" if the paper lacks it."""
-    names = {LEARNED: minionsrl.LEARNED, str(ALL): minionsrl.MAX}
+    names = {LEARNED: minionsrl.LEARNED, FINE_TUNED: minionsrl.LEARNED, str(ALL): minionsrl.MAX}
     return names.get(name, name if name in minionsrl.STYLES else "")
 
 
@@ -241,6 +243,8 @@ def _style(name: str) -> tuple[str, str]:
     """Returns the marker and the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
     if name in _MARKERS:
         return _MARKERS[name], minionsrl.STYLES[name][0]
+    if f", on {SOURCE[0]}" in name:
+        return "X", "#009E73"
     if name.startswith("learned"):
         return ("s", "#009E73") if "time" in name else ("D", "#CC79A7")
     return ("o", "#E69F00") if "," in name else ("o", "#0072B2")
