@@ -298,9 +298,28 @@ def test_trained_as_published() -> None:
     few, many = (row["within_budget"] for row in own)
     assert not missing(
         PAGE,
-        f"from an entropy of 3.47 nats to {first} and {second}, but the two trainings end at {one} and {other} actors on "
-        f"average, where {few} and {many} of 20 runs are within the budget; an untrained scheduler chooses 16.5.",
+        f"from an entropy of 3.47 nats to {first} and {second}, but the two trainings end at {one} and {other} actors "
+        f"on average, where {few} and {many} of 20 runs are within the budget; an untrained scheduler chooses 16.5.",
     )
+
+
+def test_in_short() -> None:
+    own = rows(RESULTS / "minionsrl-learning" / "shared" / "schedulers_authors.csv")
+    (cartpole,) = (row for row in own if (row["seed"], row["way"]) == ("0", "held for the run, neighbours share"))
+    table = rows(SMALL / "minionsrl-training" / "hopper" / "table.csv")
+    (hopper,) = (row for row in table if row["actors"] == "learned, for time, fine-tuned")
+    times = ratio(cartpole, "time"), shown(hopper["s / all"])
+    costs = ratio(cartpole, "cost"), shown(hopper["USD / all"])
+    assert not missing(
+        PAGE,
+        f"take {times[0]} of the time of all actors on CartPole and {times[1]} on Hopper, "
+        f"for {costs[0]} and {costs[1]} of the cost.",
+    )
+    few = [cost.split(" ")[0] for cost in costs]
+    said = (
+        f"take {times[0]} of the time of all 32 actors on CartPole and {times[1]} on Hopper, for {few[0]} and {few[1]}"
+    )
+    assert not missing("README.md", f"{said} of the cost")
 
 
 def of_time(row):
