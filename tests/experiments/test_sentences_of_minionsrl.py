@@ -303,6 +303,18 @@ def test_trained_as_published() -> None:
     )
 
 
+def test_the_same_total_of_actors() -> None:
+    table = rows(SMALL / "minionsrl-motivation" / "table.csv")
+    of = {(row["testbed"], row["actors"]): shown(row["return"], ".0f") for row in table}
+    down, even, up = (of[TUNED, name] for name in ("decrease", "fixed", "increase"))
+    authors = [of[AUTHORS, name] for name in ("decrease", "fixed", "increase")]
+    assert not missing(
+        PAGE,
+        f"returns {down} with a decreasing number, {even} with 20 throughout, and {up} with an increasing one.",
+        "the order cannot be told: {}, {} and {}.".format(*authors),
+    )
+
+
 def test_in_short() -> None:
     own = rows(RESULTS / "minionsrl-learning" / "shared" / "schedulers_authors.csv")
     (cartpole,) = (row for row in own if (row["seed"], row["way"]) == ("0", "held for the run, neighbours share"))
