@@ -303,6 +303,32 @@ def test_trained_as_published() -> None:
     )
 
 
+def test_acrobot() -> None:
+    table = rows(RESULTS / "minionsrl-learning" / "acrobot" / "schedulers_acrobot.csv")
+    (row,) = (row for row in table if row["way"] == "always 16")
+    assert (row["reached"], row["runs"]) == ("20", "20")
+    said = f"16 actors in every round take {ratio(row, 'time')} of Max's time for {ratio(row, 'cost')} of its cost"
+    assert not missing(PAGE, said)
+
+
+def test_one_round() -> None:
+    table = rows(SMALL / "minionsrl-scaling" / "table.csv")
+    of = {(row["testbed"], int(row["actors"])): row for row in table}
+    first, last = ({name: middle(of[name, number]["round"], ".2f") for name in TESTBEDS} for number in (1, 32))
+    longer = [
+        number
+        for (testbed, number), row in of.items()
+        if testbed == TUNED and float(middle(row["learner"], ".4f")) > float(middle(row["actors, mean"], ".4f"))
+    ]
+    assert longer == [8, 16, 32]
+    assert not missing(
+        PAGE,
+        f"a round takes {first[TUNED]} s with one actor and {last[TUNED]} s with 32:",
+        f"a round takes {first[AUTHORS]} s with one actor and {last[AUTHORS]} s with 32, of which the learner has "
+        f"{middle(of[AUTHORS, 32]['learner'], '.2f')}.",
+    )
+
+
 def test_the_same_total_of_actors() -> None:
     table = rows(SMALL / "minionsrl-motivation" / "table.csv")
     of = {(row["testbed"], row["actors"]): shown(row["return"], ".0f") for row in table}
