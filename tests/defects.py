@@ -270,7 +270,11 @@ DEFECTS = (
         "accepted + running <= (self.pace + learned + 1) * batch",
     ),
     Defect("stellaris/systems/deliveries.py", "self.handled.add(again.number)", "self.handled.add(done.number)"),
-    Defect("stellaris/systems/batches.py", "self.unseen[items] = 0", "self.unseen[indices[:1]] = 0"),
+    Defect(
+        "stellaris/systems/batches.py",
+        "self.unseen[indices[indices < len(self.unseen)]] = 0",
+        "self.unseen[indices[:1]] = 0",
+    ),
     Defect("stellaris/systems/circular_replay.py", "% period == 0", "% period == 1"),
     Defect("stellaris/systems/data_parallel.py", "2 * (n - 1) / n", "(n - 1) / n"),
     Defect("stellaris/systems/history.py", "self._gradients += 1", "self._gradients += 2"),
