@@ -133,20 +133,20 @@ EXPERIMENTS: Mapping[str, Entry] = {
     ),
     "minionsrl-training": Entry(
         "figures.minionsrl.training",
-        f"{MINIONSRL}, Figures 4 to 6 and 9, Table 2",
-        {"smoke": "2", "small": "1,500", "paper": "20,000"},
+        f"{MINIONSRL}, Figures 4 to 6 and Table 2",
+        {"smoke": "2", "small": "1,500", "paper": "12,000"},
         kind="study",
     ),
     "minionsrl-scaling": Entry(
         "figures.minionsrl.scaling",
         f"{MINIONSRL}, Figure 7",
-        {"smoke": "1", "small": "10", "paper": "200"},
+        {"smoke": "1", "small": "20", "paper": "200"},
         kind="study",
     ),
     "minionsrl-latency": Entry(
         "figures.minionsrl.latency",
         f"{MINIONSRL}, Figure 8",
-        {"smoke": "1", "small": "5", "paper": "200"},
+        {"smoke": "1", "small": "10", "paper": "200"},
         kind="study",
     ),
     "minionsrl-ceiling": Entry(

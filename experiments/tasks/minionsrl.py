@@ -12,7 +12,7 @@ from experiments.toolkit import shell
 from stellaris import PPO, ActorCritic
 from stellaris.runtime import FunctionSpec, PriceSheet, Rate, Resources, Transfer
 from stellaris.runtime.costs import prices
-from stellaris.scheduling import Scheduler
+from stellaris.scheduling import Learned, Scheduler, SchedulerError
 from stellaris.scheduling.objective import Objective
 from stellaris.systems import Budget, CircularReplay, Evaluation, MinionsRL, Synchronous, Workload
 
@@ -187,16 +187,15 @@ def authors_task(environment: str, learning_rate: float = AS_PUBLISHED) -> Task:
 # ---- the testbed ------------------------------------------------------------------------------------------------
 
 
-def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
-    """Returns the functions on Azure; without pre-warming, a container is made for one invocation and ends with it."""
+def functions() -> dict[str, FunctionSpec]:
+    """Returns the functions on Azure."""
     varying = testbed.ASSUMED.varying
     transfer = Transfer(varying(testbed.STORE_LATENCY), BANDWIDTH)
-    keep_alive = testbed.KEEP_ALIVE if prewarmed else 0.0
     return {
         "actor": FunctionSpec(
             compute=varying(testbed.ENVIRONMENT_STEP),
             cold_start=varying(testbed.ACTOR_COLD_START),
-            keep_alive=keep_alive,
+            keep_alive=testbed.KEEP_ALIVE,
             max_concurrency=ACTORS,
             transfer=transfer,
             resources=ACTOR,
@@ -204,7 +203,7 @@ def functions(*, prewarmed: bool = True) -> dict[str, FunctionSpec]:
         "learner": FunctionSpec(
             compute=varying(testbed.GRADIENT),
             cold_start=varying(testbed.LEARNER_COLD_START),
-            keep_alive=keep_alive,
+            keep_alive=testbed.KEEP_ALIVE,
             max_concurrency=1,
             transfer=transfer,
             resources=LEARNER,
@@ -251,18 +250,34 @@ STYLES = {
 }
 
 
-def minions(
-    name: str,
-    scheduler: Scheduler,
-    ppo: PPO,
-    *,
-    prewarmed: bool = True,
-    deployed: Mapping[str, FunctionSpec] | None = None,
-) -> Contender:
-    """Returns MinionsRL with a scheduler, by default on the functions of the testbed."""
+def minions(name: str, scheduler: Scheduler, of: Task, *, prewarmed: bool = True) -> Contender:
+    """Returns MinionsRL with a scheduler on a task.
+
+    Without pre-warming, a container is made for one invocation and ends with it.
+    """
     colour, line = STYLES.get(name, STYLES[LEARNED])
-    system = MinionsRL(ppo, scheduler, prewarm=prewarmed)
-    return Contender(name, system, deployed or functions(prewarmed=prewarmed), serverless_prices(), colour, line)
+    deployed = of.functions
+    if not prewarmed:
+        deployed = {function: replace(spec, keep_alive=0.0) for function, spec in deployed.items()}
+    system = MinionsRL(of.ppo, scheduler, prewarm=prewarmed)
+    return Contender(name, system, deployed, serverless_prices(), colour, line)
+
+
+def trained(path: Path) -> Learned:
+    """Loads the scheduler of the option `--start`.
+
+    Raises:
+      UsageError: if the file does not hold a scheduler for as many actors.
+    """
+    try:
+        start = Learned.load(path)
+    except (OSError, SchedulerError) as error:
+        raise shell.UsageError(f"--start {path}: {error}") from error
+    if start.most != ACTORS:
+        raise shell.UsageError(
+            f"--start {path} decides for up to {start.most} actors: choose a scheduler for up to {ACTORS}"
+        )
+    return start
 
 
 def baselines(environment: str, of: Task) -> list[Contender]:

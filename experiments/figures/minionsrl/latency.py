@@ -37,19 +37,20 @@ def _variants(environment: str) -> Sequence[Variant]:
     """
     return [
         Variant(
-            row, task.workload, f"{testbed}: {name}", limits=limits, factors={"testbed": testbed, "functions": name}
+            row,
+            task.workload,
+            f"{testbed}: {name}",
+            limits=Budget(steps=_ROUNDS * minionsrl.ACTORS * task.workload.fragment),
+            factors={"testbed": testbed, "functions": name},
         )
         for testbed, task in minionsrl.both_learners(environment).items()
         for name, row in _rows(task).items()
-        for limits in [Budget(steps=_ROUNDS * minionsrl.ACTORS * task.workload.fragment)]
     ]
 
 
 def _rows(task: minionsrl.Task) -> Mapping[str, Contender]:
     """Returns the three deployments of a task."""
-    on_demand = {name: replace(spec, keep_alive=0.0) for name, spec in task.functions.items()}
-    cold = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, prewarmed=False, deployed=on_demand)
-    warm = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo, deployed=task.functions)
+    cold, warm = (minionsrl.minions(minionsrl.MAX, Maximum(), task, prewarmed=warmed) for warmed in (False, True))
     return {_COLD: cold, _WARM: warm, _ALONE: _without_communication(warm)}
 
 

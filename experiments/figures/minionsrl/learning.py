@@ -19,7 +19,7 @@ from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, provenance, shell
 from stellaris.lab import Played, Rounds
 from stellaris.lab.rounds import Decider
-from stellaris.scheduling import Learned, SchedulerError
+from stellaris.scheduling import Learned
 from stellaris.scheduling.objective import History
 from stellaris.scheduling.training import Progress, Training, train_schedulers
 from stellaris.types import NDArray
@@ -364,40 +364,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--surface", action=argparse.BooleanOptionalAction, default=True, help="whether to fit quadratic surfaces")
     add("--trainings", type=options.whole(1), help="number of trainings in each way (default: the preset's)")
     add("--episodes", type=options.whole(1), help="runs of a training (default: the preset's)")
-    add("--start", type=Path, help="a trained scheduler to fine-tune")
+    add("--start", type=Path, help="a trained scheduler to fine-tune, without a search")
     add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")
     add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
 
 
-def started(path: Path | None, ways: Sequence[str]) -> Learned | None:
-    """Loads the scheduler to fine-tune, and checks that the ways train such schedulers."""
+def started(path: Path | None, ways: Sequence[str], searched: int | None) -> Learned | None:
+    """Loads the scheduler to fine-tune, and checks that the ways train such schedulers and that no search is asked."""
     if path is None:
         return None
-    try:
-        start = Learned.load(path)
-    except (OSError, SchedulerError) as error:
-        raise shell.UsageError(f"--start {path}: {error}") from error
+    start = minionsrl.trained(path)
     other = [name for name in ways if (WAYS[name].hold, WAYS[name].width) != (start.hold, start.width)]
     if other:
         raise shell.UsageError(f"--start {path} is {start}, which {other[0]!r} of --ways does not train")
-    if start.most != minionsrl.ACTORS:
-        raise shell.UsageError(f"--start {path} is {start}: choose a scheduler for up to {minionsrl.ACTORS} actors")
+    if searched:
+        raise shell.UsageError(
+            f"--searched {searched}: the settings of a search are trained from scratch, without --start"
+        )
     return start
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Writes tables of the schedulers, of their training and of the search for each testbed, as soon as rows exist."""
     preset, out = PRESETS[arguments.preset], arguments.out
+    start = started(arguments.start, arguments.ways, arguments.searched)
+    searched = preset.searched if start is None else 0
     preset = replace(
         preset,
         seeds=arguments.trainings or preset.seeds,
-        searched=preset.searched if arguments.searched is None else arguments.searched,
+        searched=searched if arguments.searched is None else arguments.searched,
         fixed=arguments.fixed or preset.fixed,
         objectives=arguments.minimise,
         surface=arguments.surface,
         episodes=arguments.episodes or preset.episodes,
-        start=started(arguments.start, arguments.ways),
+        start=start,
     )
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     rows = []
     for testbed, task in minionsrl.both_learners(environment).items():
         for name, (scheduler, colour, line) in SCHEDULES.items():
-            row = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
+            row = minionsrl.minions(name, scheduler, task)
             factors = {"testbed": testbed, "schedule": name}
             row = replace(row, colour=colour, line=line)
             rows.append(Variant(row, task.workload, f"{testbed}: {name}", _EVALUATION, factors=factors))

@@ -39,7 +39,7 @@ def _variants(environment: str) -> Sequence[Variant]:
     """Returns one variant per number of actors, each with `_ROUNDS` rounds, with both learners."""
     return [
         Variant(
-            _styled(testbed, minionsrl.minions(minionsrl.LEARNED, Fixed(actors), task.ppo, deployed=task.functions)),
+            _styled(testbed, minionsrl.minions(minionsrl.LEARNED, Fixed(actors), task)),
             task.workload,
             f"{testbed}: {actors} actors",
             limits=Budget(steps=_ROUNDS * actors * task.workload.fragment),

@@ -13,7 +13,7 @@ from experiments.study.cells import Cell, Worker, failure, finished
 from experiments.study.study import PROCESSORS, run_all, workers
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, shell
-from stellaris.scheduling import Learned, SchedulerError
+from stellaris.scheduling import Learned
 from stellaris.scheduling.objective import History
 from stellaris.scheduling.training import Progress, train_scheduler
 
@@ -55,15 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     runs.check(task.workload)
     console = Console(highlight=False, soft_wrap=True)
     out: Path = arguments.out
-    try:
-        start = Learned.load(arguments.start) if arguments.start else untrained(arguments)
-    except (OSError, SchedulerError) as error:
-        raise shell.UsageError(f"--start {arguments.start}: {error}") from error
-    if start.most != task.workload.actors:
-        raise shell.UsageError(
-            f"--start {arguments.start} decides for up to {start.most} actors: "
-            f"choose a scheduler for up to {minionsrl.ACTORS}"
-        )
+    start = minionsrl.trained(arguments.start) if arguments.start else untrained(arguments)
     home = out / name(f"{arguments.env}-{testbed}", minimise=arguments.minimise, fine_tuned=arguments.start is not None)
     kept = "the finished episodes are kept, and --resume continues with them"
     with output.usable(out), output.locked(out), output.kept(out, lambda: kept):
@@ -171,7 +163,7 @@ class Training:
           EpisodeFailed: if a run failed; the message names the reason and the log.
         """
         task = self.task
-        contender = minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo, deployed=task.functions)
+        contender = minionsrl.minions(minionsrl.LEARNED, scheduler, task)
         cells = [Cell(contender, task.workload, task.limits, seed, evaluation=task.evaluation) for seed in seeds]
         failures: list[Cell] = []
         run_all(cells, self.out, self.jobs, self.console, failures=failures, idle=self.idle)

@@ -90,10 +90,10 @@ def _of(testbed: str, task: minionsrl.Task, environment: str, schedules: Sequenc
     if task.target > 0:  # otherwise Adapt has no share of the target that is reached
         named[minionsrl.ADAPT] = Adapt(task.target)
     for name, scheduler in named.items():
-        yield variant(minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions))
+        yield variant(minionsrl.minions(name, scheduler, task))
     for name, scheduler in learned(environment, testbed).items():
         budget = minionsrl.BUDGETS[environment, testbed]
-        contender = minionsrl.minions(name, scheduler, task.ppo, deployed=task.functions)
+        contender = minionsrl.minions(name, scheduler, task)
         yield variant(contender, replace(task, budget=budget).limits)
     for contender in minionsrl.baselines(environment, task):
         yield variant(contender)

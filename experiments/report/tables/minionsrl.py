@@ -28,11 +28,8 @@ def ceiling() -> Table:
     return Table(headings, lines, left=headings[1:3])
 
 
-#: The learners of trainings, each with the folders of its results, and the ways of training, in the page's words.
-_TRAININGS = {
-    "authors": ("the authors' learner", "fresh", "as-published", "shared"),
-    "tuned": ("the tuned learner", "penalty-4", "shared"),
-}
+#: The testbeds of trainings, each with the folders of its results, and the ways of training, in the page's words.
+_TRAININGS = {"authors": ("fresh", "as-published", "shared"), "tuned": ("penalty-4", "shared")}
 _WAYS = {
     "one run, one epoch, raw states": "as published",
     "held for the run": "numbers by themselves",
@@ -43,7 +40,8 @@ _WAYS = {
 def trained() -> Table:
     """Returns fixed numbers and trained schedulers by testbed: actors, runs within the budget, time and cost."""
     lines = []
-    for testbed, (label, *folders) in _TRAININGS.items():
+    for testbed, folders in _TRAININGS.items():
+        label = minionsrl.label(testbed)
         paths = [f"minionsrl-learning/{folder}/schedulers_{testbed}.csv" for folder in folders]
         several = {_name(row): row for path in paths for row in rows(path)}
         for name, row in sorted(several.items(), key=lambda item: bool(item[1]["seed"])):  # fixed numbers first

@@ -134,7 +134,10 @@ def test_what_a_round_of_the_authors_learner_takes(environment, name):
 
 def test_containers_start_as_the_paper_says(monkeypatch):
     """In 300 and 1500 ms; those that are not pre-warmed end with their invocation."""
-    warm, cold = minionsrl.functions(), minionsrl.functions(prewarmed=False)
+    task = minionsrl.tuned_task("CartPole-v1")
+    warm, cold = (
+        minionsrl.minions(minionsrl.MAX, Maximum(), task, prewarmed=prewarmed).functions for prewarmed in (True, False)
+    )
     for functions, kept in ((warm, 600.0), (cold, 0.0)):
         assert functions["actor"].cold_start == LogNormal(0.3, 0.1)
         assert functions["learner"].cold_start == LogNormal(1.5, 0.1)
@@ -176,7 +179,7 @@ def test_the_end_of_a_run():
 def test_the_systems():
     """MinionsRL's variants learn by the task's PPO, pre-warmed; Azure ML does, too, and IMPACT by its own algorithm."""
     task = minionsrl.tuned_task("CartPole-v1")
-    own = minionsrl.minions(minionsrl.MAX, Maximum(), task.ppo).system
+    own = minionsrl.minions(minionsrl.MAX, Maximum(), task).system
     assert own == MinionsRL(task.ppo, Maximum(), prewarm=True)
     azure, impact = minionsrl.baselines("CartPole-v1", task)
     assert (azure.name, impact.name) == ("Azure ML", "IMPACT")

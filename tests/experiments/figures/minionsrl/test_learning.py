@@ -177,9 +177,9 @@ def test_what_is_fine_tuned(tmp_path: Path) -> None:
     """A scheduler that the ways train; trainings start from it, and with fewer episodes if that is asked."""
     for name, most, hold in (("whole", 32, WHOLE), ("five", 32, 5), ("small", 4, WHOLE)):
         Learned.untrained(most=most, seed=3, hold=hold).save(tmp_path / f"{name}.npz")
-    start = learning.started(tmp_path / "whole.npz", ["held for the run"])
+    start = learning.started(tmp_path / "whole.npz", ["held for the run"], None)
     assert start is not None
-    assert learning.started(None, ["held for the run"]) is None
+    assert learning.started(None, ["held for the run"], 6) is None
     preset = replace(learning.PRESETS["small"], start=start, episodes=16)
     on: Any = SimpleNamespace(
         of=SimpleNamespace(workload=SimpleNamespace(actors=32)),
@@ -190,11 +190,13 @@ def test_what_is_fine_tuned(tmp_path: Path) -> None:
     assert (training.scheduler, training.episodes) == (start, 16)
     for name, ways, said in (
         ("five", ["held for five rounds", "held for the run"], "which 'held for the run' of --ways does not train"),
-        ("small", ["held for the run"], "choose a scheduler for up to 32 actors"),
+        ("small", ["held for the run"], "decides for up to 4 actors: choose a scheduler for up to 32"),
         ("none", ["held for the run"], "No such file"),
     ):
         with pytest.raises(shell.UsageError, match=said):
-            learning.started(tmp_path / f"{name}.npz", ways)
+            learning.started(tmp_path / f"{name}.npz", ways, 0)
+    with pytest.raises(shell.UsageError, match="--searched 2: the settings of a search are trained from scratch"):
+        learning.started(tmp_path / "whole.npz", ["held for the run"], 2)
 
 
 def test_surfaces_need_a_run_that_has_reached_its_target() -> None:

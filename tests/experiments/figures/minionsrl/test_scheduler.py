@@ -187,7 +187,7 @@ def test_eq_2_in_the_episodes(trained):
     """What an episode costs is the sum over its invocations: seconds that they ran, times resources, times prices."""
     scheduler = Learned.untrained(most=4, seed=1000)
     task = replace(minionsrl.tuned_task("CartPole-v1"), budget=0.0003)
-    cell = Cell(minionsrl.minions(minionsrl.LEARNED, scheduler, task.ppo), task.workload, task.limits, 1000)
+    cell = Cell(minionsrl.minions(minionsrl.LEARNED, scheduler, task), task.workload, task.limits, 1000)
     one = cells.finished(cell, trained)
     calls = one.trace.invocations()
     second = {"actor": 4 * 0.00445 / 3600 + 0.0405 / 3600, "learner": (16 * 0.00445 + 0.0405) / 3600 + 0.00085}

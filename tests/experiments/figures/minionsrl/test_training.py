@@ -12,6 +12,7 @@ from rich.console import Console
 
 from experiments.figures.minionsrl import training
 from experiments.figures.minionsrl.ceiling import Schedule
+from experiments.study import tidy
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
 from experiments.toolkit.output import read_rows
@@ -218,3 +219,13 @@ def test_target_of_the_reward(tmp_path: Path) -> None:
             one = replace(one, cell=replace(one.cell, budget=task.limits))
             ended = [{**row, "actor_seconds": 1.0, "learner_seconds": 1.0} for row in one.history]
             assert task.objective().reached(ended) is training.reached(one)
+
+
+def test_curves_have_the_returns_of_evaluations() -> None:
+    """If every row has one; they test the claims' targets."""
+    one = finished(testbed="authors")
+    some = [{**row, "steps": 128.0} for row in one.history]
+    assert "evaluation_return" in some[1]
+    assert all("evaluation_return" not in row for row in tidy._thinned(replace(one, history=some)))
+    steps = [{**row, "steps": 128.0, "evaluation_return": 400.0 + i} for i, row in enumerate(one.history)]
+    assert [row["evaluation_return"] for row in tidy._thinned(replace(one, history=steps))] == [400.0, 401.0]
