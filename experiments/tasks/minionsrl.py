@@ -62,8 +62,8 @@ class Task:
         )
 
 
-#: Targets: `presets.TARGETS`; those of Acrobot, HalfCheetah and Qbert are assumptions, because the paper on MinionsRL
-#: does not state its targets.
+#: Targets: `presets.TARGETS`. Assumptions: the targets of Acrobot, HalfCheetah and Qbert, because the paper on
+#: MinionsRL does not state any.
 TARGETS: Mapping[str, float] = {
     "CartPole-v1": presets.TARGETS["CartPole-v1"],
     "Acrobot-v1": -100.0,

@@ -310,7 +310,7 @@ class Report:
 def compared(
     on: Bench, preset: Preset, ways: Sequence[str], save: Callable[[str, Learned], None]
 ) -> Iterator[tuple[str, list[Row]]]:
-    """Yields rows, each time with the name of their table: all that is known without training, and then the rest.
+    """Yields rows, each time with the name of their table: first the rows that need no training, and then the rest.
 
     `save` is called with the scheduler of each objective that did best on the held-out seeds.
     """

@@ -60,7 +60,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 (environment, testbed, name, *(str(curves.last(of, column)) for column in columns))
                 for name, of in own.items()
             ]
-        several = next(iter(testbeds.values())).values()  # the schedules are those of both learners
+        several = next(iter(testbeds.values())).values()  # both learners have the same schedules
         drawn = [plots.Curves(of[0].cell.contender, [of[0].history]) for of in several]
         plots.per_run(
             drawn, out / f"schedules_{environment}", title=environment, xlabel="round", panels={"actors": "actors"}
