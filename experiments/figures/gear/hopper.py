@@ -9,7 +9,7 @@ import math
 import platform as machine
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ class Preset:
     #: The transformer's target returns, as fractions of the best return in the data; the last is compared with cloning.
     asked: Sequence[float] = (0.2, 0.4, 0.6, 0.8, 1.0)
     environment: str = "Hopper-v4"
-    workload: Workload = field(default_factory=lambda: presets.workload("Hopper-v4"))
+    workload: Workload = Workload("Hopper-v4", actors=presets.ACTORS, fragment=presets.FRAGMENT)
 
     def models(self, actions: int) -> dict[str, Model]:
         """Makes both models, with equal width and depth."""

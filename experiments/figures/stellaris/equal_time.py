@@ -36,7 +36,7 @@ SIZES = {
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns one variant per system."""
-    return [tuning.variant(environment, name, setting) for name, setting in tuning.CHOSEN.items()]
+    return [tuning.variant(environment, name, setting) for name, setting in tuning.of(environment).chosen.items()]
 
 
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
@@ -44,23 +44,24 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     for environment, groups in study.by_environment(results).items():
         seeds = max(map(len, groups.values()))
         drawn = [plots.Curves(of[0].cell.contender, [one.history for one in of]) for of in groups.values()]
-        title = f"{environment}, {tuning.SECONDS:g} virtual s, {seeds} seed{'s' if seeds > 1 else ''}"
+        title = f"{environment}, {tuning.of(environment).seconds:g} virtual s, {seeds} seed{'s' if seeds > 1 else ''}"
         plots.learning(drawn, out / f"equal_time_{environment}", title=title, over=plots.TIME_AND_COST)
         for name, of in groups.items():
-            rows.append((environment, name, *_row(of, groups.get(tuning.BASELINE, ()), TARGETS.get(environment))))
+            rows.append((environment, name, *_row(environment, of, groups.get(tuning.BASELINE, ()))))
     ratios = ("ratio", "ratio of means")
     spent = ("staleness", "USD demo", "USD use", "reached", "USD to target")
     headings = ("environment", "system", "return", *ratios, *spent)
-    tidy.show(f"return after {tuning.SECONDS:g} virtual s", headings, rows, out, console)
+    tidy.show("return at equal time", headings, rows, out, console)
 
 
-def _row(of: Sequence[Finished], baseline: Sequence[Finished], target: float | None) -> tuple[str, ...]:
+def _row(environment: str, of: Sequence[Finished], baseline: Sequence[Finished]) -> tuple[str, ...]:
     """Returns a system's numbers as text; ratios to the baseline are empty without its runs."""
+    target = TARGETS.get(environment)
     paired = [
         str(estimate(ratios)) if ratios else ""
         for ratios in (
             curves.at_equal_time(of, baseline),
-            curves.means(of, baseline, "episode_return", tuning.SECONDS),
+            curves.means(of, baseline, "episode_return", tuning.of(environment).seconds),
         )
     ]
     staleness = estimate([one.summary["staleness_mean"] or 0.0 for one in of]).middle

@@ -24,17 +24,18 @@ _LABELS = {
 def tuned() -> Table:
     """Returns the best setting of each system, and the next best, by the mean return over the tuning seeds."""
     groups = runs("small/tuning", "Hopper-v4")
+    tuned_on_hopper = tuning.of("Hopper-v4")
     returns = {setting: [float(row["final_return"]) for row in of] for setting, of in groups.items()}
     lines = []
     for system, label in _LABELS.items():
-        own = [f"{system}: {setting}" for setting in tuning.SETTINGS[system]]
+        own = [f"{system}: {setting}" for setting in tuned_on_hopper.settings[system]]
         best, other, *_ = sorted(own, key=lambda setting: -fmean(returns[setting]))
-        assert best == f"{system}: {tuning.CHOSEN[system]}"
+        assert best == f"{system}: {tuned_on_hopper.chosen[system]}"
         of = returns[best]
         lines.append(
             (
                 label,
-                tuning.CHOSEN[system],
+                tuned_on_hopper.chosen[system],
                 f"{fmean(of):,.0f} ({min(of):,.0f} to {max(of):,.0f})",
                 f"{middle(groups[best], 'steps'):,.0f}",
                 f"{middle(groups[best], 'gradients'):,.0f}",
