@@ -276,7 +276,7 @@ _FOR_CARTPOLE = _Chosen(
     CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
 )
 
-#: Settings for MuJoCo: of eight settings per system, the one with the best return after 60 virtual seconds of Hopper-v4,
+#: Settings for MuJoCo: of eight per system, the one with the best return after 60 virtual seconds of Hopper-v4, chosen
 #: by `python -m experiments tuning`.
 _FOR_MUJOCO = _Chosen(
     "tuned on Hopper-v4",
