@@ -16,8 +16,8 @@ _ASSUMED = ("variation", "gradient", "sharing", "update", "step", "places", "idl
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
     """Returns both systems of `tuned`. All minibatches have 512 samples, so `growth` has no effect."""
-    own, other = presets.tuned(environment, assumed).contenders
-    workload = presets.workload(environment)
+    own, other = presets.tuned(environment, assumed, scaled=False).contenders
+    workload = presets.workload(environment, scaled=False)
     return Variant(own, workload), Variant(other, workload)
 
 
