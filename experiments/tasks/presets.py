@@ -9,6 +9,7 @@ from experiments.tasks import testbed
 from stellaris import IMPACT, IMPALA, PPO, staleness_aware
 from stellaris._core.describe import describe
 from stellaris.acting import ActorCritic, Pixels, configure
+from stellaris.algorithms import Algorithm
 from stellaris.runtime import FunctionSpec, PriceSheet
 from stellaris.systems import (
     AsynchronousActors,
@@ -198,13 +199,11 @@ def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED, *, scale
     Without `scaled`, rewards are as they are, and the settings were tuned for that.
     """
     chosen = _chosen(environment, scaled)
-    ppo = chosen.synchronous.algorithm
-    assert isinstance(ppo, PPO)
     actors = "in rounds" if chosen.stellaris.control == StalenessControl(pace=0) else "sampling on"
     return Preset(
         name="tuned",
-        summary=f"ours ({chosen.source}): learning rate {ppo.learning_rate:g}, {ppo.epochs} epochs of "
-        f"{ppo.minibatch_size}, actors {actors}",
+        summary=f"ours ({chosen.source}): {_words(chosen.synchronous.algorithm)}; Stellaris "
+        f"{_words(chosen.stellaris.algorithm)}, actors {actors}",
         workload=workload(environment, scaled=scaled),
         contenders=(_stellaris(chosen.stellaris, assumed), _synchronous(chosen.synchronous, assumed)),
         # A run ends at the target, if there is one; the seconds are for runs that never reach it.
@@ -212,6 +211,12 @@ def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED, *, scale
         if environment in TARGETS
         else Budget(seconds=100.0),
     )
+
+
+def _words(algorithm: Algorithm) -> str:
+    """Returns the learning rate, the epochs and the minibatch of PPO in words."""
+    assert isinstance(algorithm, PPO)
+    return f"learning rate {algorithm.learning_rate:g}, {algorithm.epochs} epochs of {algorithm.minibatch_size}"
 
 
 def architectures(environment: str, *, scaled: bool = True) -> Preset:
@@ -315,7 +320,7 @@ _FOR_MUJOCO = _Chosen(
     CircularReplay(IMPACT(learning_rate=1.2e-3, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )
 
-#: Settings for MuJoCo with rewards as they are, chosen by `tuning` from an earlier grid of twelve settings per system: the
+#: Settings for MuJoCo with rewards as they are, chosen by an earlier `tuning` from twelve settings per system: the
 #: fastest in virtual time among the settings within 15 % of the best return after 500,000 steps.
 _FOR_MUJOCO_UNSCALED = _Chosen(
     "tuned on Hopper-v4",

@@ -1,27 +1,51 @@
-"""Tuning: as many settings for every system, each of them another one."""
+"""Tuning: as many settings for every system, each of them another one, and the presets have the best."""
 
 from pathlib import Path
 from statistics import mean
 
+import pytest
+
 from experiments import tuning
+from experiments.tasks import presets
 from stellaris._core.describe import describe
+from stellaris.acting import ActorCritic
 from tests.experiments import csv_rows
 
+RUNS = Path(tuning.__file__).with_name("results") / "small" / "tuning"
 
-def test_every_system_has_as_many_settings():
-    assert len({len(settings) for settings in tuning.SETTINGS.values()}) == 1
-    for settings in tuning.SETTINGS.values():
+
+@pytest.mark.parametrize("environment", tuning.TUNED)
+def test_every_system_has_as_many_settings(environment):
+    of = tuning.of(environment).settings
+    assert len({len(settings) for settings in of.values()}) == 1
+    for settings in of.values():
         assert len({repr(describe(system)) for system in settings.values()}) == len(settings)
 
 
-def test_the_chosen_settings_are_the_best_of_the_committed_runs():
-    """By the mean of the final returns over the tuning seeds, of which each setting has as many."""
-    runs = csv_rows.rows(Path(tuning.__file__).with_name("results") / "small" / "tuning" / "runs.csv")
-    returns: dict[str, dict[str, list[float]]] = {}
-    for row in runs:
+@pytest.mark.parametrize("environment", tuning.TUNED)
+def test_the_chosen_settings_are_the_best_of_the_committed_runs(environment):
+    """By the mean of the outcome over the tuning seeds, of which each setting has as many."""
+    tuned = tuning.of(environment)
+    outcome = "mean_return" if tuned.over_the_run else "final_return"
+    outcomes: dict[str, dict[str, list[float]]] = {}
+    for row in csv_rows.rows(RUNS / {"Hopper-v4": ".", "CartPole-v1": "cartpole"}[environment] / "runs.csv"):
         setting = row["setting"].removeprefix(f"{row['system']}: ")
-        returns.setdefault(row["system"], {}).setdefault(setting, []).append(float(row["final_return"]))
-    assert {name: {*of} for name, of in returns.items()} == {name: {*of} for name, of in tuning.SETTINGS.items()}
-    assert {len(of) for settings in returns.values() for of in settings.values()} == {4}
-    best = {name: max(settings, key=lambda one: mean(settings[one])) for name, settings in returns.items()}
-    assert best == tuning.CHOSEN
+        outcomes.setdefault(row["system"], {}).setdefault(setting, []).append(float(row[outcome]))
+    assert {name: {*of} for name, of in outcomes.items()} == {name: {*of} for name, of in tuned.settings.items()}
+    assert {len(of) for settings in outcomes.values() for of in settings.values()} == {4}
+    best = {name: max(settings, key=lambda one: mean(settings[one])) for name, settings in outcomes.items()}
+    assert best == tuned.chosen
+
+
+@pytest.mark.parametrize("environment", tuning.TUNED)
+def test_presets_have_the_chosen_settings(environment):
+    """With the workload on which they were tuned: its rewards are scaled."""
+    preset = presets.architectures(environment)
+    tuned = tuning.of(environment)
+    rows = {row.name: row.system for row in preset.contenders}
+    shared = rows.keys() & tuned.chosen.keys()
+    assert shared == {"synchronous", "stellaris", "asynchronous actors", "IMPACT"}
+    for name in shared:
+        assert describe(rows[name]) == describe(tuned.settings[name][tuned.chosen[name]])
+    assert preset.workload == tuning.variant(environment, "IMPACT", tuned.chosen["IMPACT"]).workload
+    assert preset.workload.policy == ActorCritic(scaling_discount=0.99)
