@@ -162,6 +162,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         kind="figure",
     ),
     "minionsrl-scheduler": Entry("figures.minionsrl.scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
+    "minionsrl-finetuning": Entry("figures.minionsrl.finetuning", f"{MINIONSRL}, Figure 9", {"": "1"}),
     "gear-hopper": Entry(
         "figures.gear.hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}, kind="figure"
     ),

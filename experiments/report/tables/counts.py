@@ -68,7 +68,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "`tuning-steps`",
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
     ),
-    (("small/tuning",), "`tuning`", "[settings for equal time](systems.md#tuned-for-equal-time)"),
+    (
+        ("small/tuning", "small/tuning/cartpole"),
+        "`tuning`",
+        "[settings for equal time](systems.md#tuned-for-equal-time)",
+    ),
     (("small/stellaris-equal-time",), "`stellaris-equal-time` on Hopper-v4", "[at equal time](#at-equal-time)"),
     (
         ("small/stellaris-map-rates", "small/stellaris-map-hopper"),

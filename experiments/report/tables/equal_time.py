@@ -9,6 +9,8 @@ from experiments.report.tables.table import Table
 from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
+#: The folders of `tuning`'s results, by environment.
+_TUNING = {"Hopper-v4": "small/tuning", "CartPole-v1": "small/tuning/cartpole"}
 #: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
 _CONTROL = "asynchronous actors, PPO"
 _LABELS = {
@@ -21,28 +23,30 @@ _LABELS = {
 }
 
 
-def tuned() -> Table:
-    """Returns the best setting of each system, and the next best, by the mean return over the tuning seeds."""
-    groups = runs("small/tuning", "Hopper-v4")
-    tuned_on_hopper = tuning.of("Hopper-v4")
-    returns = {setting: [float(row["final_return"]) for row in of] for setting, of in groups.items()}
+def tuned(environment: str) -> Table:
+    """Returns the best setting of each system, and the next best, by the mean outcome over the tuning seeds."""
+    of = tuning.of(environment)
+    groups = runs(_TUNING[environment], environment)
+    column = "mean_return" if of.over_the_run else "final_return"
+    outcomes = {setting: [float(row[column]) for row in group] for setting, group in groups.items()}
     lines = []
     for system, label in _LABELS.items():
-        own = [f"{system}: {setting}" for setting in tuned_on_hopper.settings[system]]
-        best, other, *_ = sorted(own, key=lambda setting: -fmean(returns[setting]))
-        assert best == f"{system}: {tuned_on_hopper.chosen[system]}"
-        of = returns[best]
+        own = [f"{system}: {setting}" for setting in of.settings[system]]
+        best, other, *_ = sorted(own, key=lambda setting: -fmean(outcomes[setting]))
+        assert best == f"{system}: {of.chosen[system]}"
+        found = outcomes[best]
         lines.append(
             (
                 label,
-                tuned_on_hopper.chosen[system],
-                f"{fmean(of):,.0f} ({min(of):,.0f} to {max(of):,.0f})",
+                of.chosen[system],
+                f"{fmean(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})",
                 f"{middle(groups[best], 'steps'):,.0f}",
                 f"{middle(groups[best], 'gradients'):,.0f}",
-                f"{fmean(returns[other]):,.0f} ({other.removeprefix(f'{system}: ')})",
+                f"{fmean(outcomes[other]):,.0f} ({other.removeprefix(f'{system}: ')})",
             )
         )
-    headings = ("system", "best of eight settings", "return after 60 s", "steps", "gradients", "the next best")
+    outcome = f"mean return over {of.seconds:g} s" if of.over_the_run else f"return after {of.seconds:g} s"
+    headings = (environment, "best of eight settings", outcome, "steps", "gradients", "the next best")
     return Table(headings, lines, left=("best of eight settings", "the next best"))
 
 
