@@ -131,7 +131,14 @@ TUNED: Mapping[str, Tuned] = {
         {**SETTINGS, "asynchronous actors": _settings(_impala, (1e-3, 3e-3, 1e-2), (4, 2))},
         seconds=15.0,
         over_the_run=True,
-        chosen={},
+        chosen={
+            "synchronous": "0.0006, 10 x 1024",
+            "asynchronous actors, PPO": "0.0006, 1024 items, sampling on",
+            "IMPACT": "0.0006, 1024 items, sampling on",
+            "asynchronous actors": "0.01, 4 items, sampling on",
+            "stellaris": "0.0006, 1024 items, sampling on",
+            "stellaris, IMPACT": "0.0006, 512 items, sampling on",
+        },
     ),
 }
 

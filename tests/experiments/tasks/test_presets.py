@@ -51,6 +51,11 @@ def test_every_architecture_has_the_functions_that_it_needs():
     ("environment", "said"),
     [
         (
+            "CartPole-v1",
+            "tuned on CartPole-v1): learning rate 0.0006, 10 epochs of 1024; "
+            "Stellaris learning rate 0.0006, 10 epochs of 1024, actors sampling on",
+        ),
+        (
             "Walker2d-v4",
             "tuned on Hopper-v4): learning rate 0.0003, 10 epochs of 1024; "
             "Stellaris learning rate 0.0003, 10 epochs of 512, actors sampling on",
