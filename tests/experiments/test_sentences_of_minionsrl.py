@@ -304,11 +304,24 @@ def test_trained_as_published() -> None:
 
 
 def test_acrobot() -> None:
-    table = rows(RESULTS / "minionsrl-learning" / "acrobot" / "schedulers_acrobot.csv")
-    (row,) = (row for row in table if row["way"] == "always 16")
-    assert (row["reached"], row["runs"]) == ("20", "20")
-    said = f"16 actors in every round take {ratio(row, 'time')} of Max's time for {ratio(row, 'cost')} of its cost"
-    assert not missing(PAGE, said)
+    way = "held for the run, neighbours share"
+    scratch, tuned = (
+        {row["way"]: row for row in rows(RESULTS / "minionsrl-learning" / "acrobot" / name / "schedulers_acrobot.csv")}
+        for name in ("scratch", "tuned")
+    )
+    fixed, own, before = scratch["always 16"], scratch[way], tuned["before fine-tuning"]
+    assert {row["reached"] for row in (fixed, own, before)} == {"20"}
+    # Fine-tuning kept the scheduler as it was: all numbers are equal.
+    assert {**tuned[way], "way": "", "seed": ""} == {**before, "way": "", "seed": ""}
+    assert not missing(
+        PAGE,
+        f"16 actors in every round take {ratio(fixed, 'time')} of Max's time for {ratio(fixed, 'cost')} of its cost",
+        f"chooses {float(own['actors']):.1f} actors on average: {ratio(own, 'time')} of Max's time for "
+        f"{ratio(own, 'cost')} of its cost, and {own['within_budget']} of 20 runs within the budget.",
+        f"CartPole's scheduler, as it is, takes {ratio(before, 'time')} of Max's time for {ratio(before, 'cost')} of "
+        f"its cost, and {before['within_budget']} of 20 runs are within the budget.",
+        f"from scratch is within the budget in {own['within_budget']}.",
+    )
 
 
 def test_one_round() -> None:
