@@ -50,7 +50,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "play": Entry("play", "the policies that `train` has saved"),
     "study": Entry("own_study", "a study in a file of your own"),
     "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
-    "tuning": Entry("tuning", "", {"smoke": "5", "small": "60", "paper": "400"}),
+    "tuning": Entry("tuning", "", {"smoke": "5", "small": "100", "paper": "450"}),
     "tuning-steps": Entry("tuning_steps", "", {"smoke": "2", "small": "20"}),
     "stellaris-calibration": Entry(
         "figures.stellaris.calibration",

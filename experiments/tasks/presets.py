@@ -74,7 +74,7 @@ def workload(environment: str, *, scaled: bool = True) -> Workload:
 
     Args:
       environment: the environment's name.
-      scaled: whether rewards are scaled. Studies that ran before they were have rewards as they are.
+      scaled: whether rewards are scaled; False in studies whose results are older than this scaling.
     """
     if environment not in ATARI:
         policy = ActorCritic(scaling_discount=0.99 if scaled else None)
