@@ -125,7 +125,7 @@ STUDIES = {
     "stellaris-training": Shown("; ".join(("untrained", *training.SYSTEMS, *_SHARED)), "training", ALL),
     "stellaris-motivation": Shown("stellaris; synchronous", "motivation", f"{STELLARIS} {SYNCHRONOUS}"),
     "stellaris-equal-time": Shown(
-        "; ".join(tuning.CHOSEN), "equal_time", f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #CC79A7"
+        "; ".join(tuning.of("CartPole-v1").chosen), "equal_time", f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #CC79A7"
     ),
     "stellaris-cost": Shown("; ".join(training.SYSTEMS), "cost", ALL),
     "stellaris-challenges": Shown("cap; no cap", _CHALLENGES),
