@@ -2,10 +2,12 @@
 
 import functools
 import statistics
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 
+from experiments.figures.minionsrl import ways
 from experiments.figures.minionsrl.training import papers_table
 from experiments.tasks import minionsrl
 from stellaris.scheduling import Learned, State
@@ -301,6 +303,31 @@ def test_trained_as_published() -> None:
         f"from an entropy of 3.47 nats to {first} and {second}, but the two trainings end at {one} and {other} actors "
         f"on average, where {few} and {many} of 20 runs are within the budget; an untrained scheduler chooses 16.5.",
     )
+
+
+def test_the_search() -> None:
+    home = RESULTS / "minionsrl-learning" / "search"
+    tried = rows(home / "search_tuned.csv")
+    assert len(tried) == 12
+    assert len(tried) == len({tuple(row.values())[2:8] for row in tried})
+    combinations = (ways.LEARNING_RATES, ways.RUNS, ways.CLIPS, ways.ENTROPIES, ways.VALUES, ways.HOLDS)
+    (chosen,) = (row for row in tried if row["chosen"] == "True")
+    assert (chosen["learning_rate"], chosen["hold"]) == ("0.001", "5")
+    trained = [row for row in rows(home / "schedulers_tuned.csv") if row["way"].startswith("searched")]
+    anew = [row for row in trained if "best" not in row["way"]]
+    actors, within = ([row[column] for row in anew] for column in ("actors", "within_budget"))
+    assert not missing(
+        PAGE,
+        f"Twelve of the {np.prod([len(of) for of in combinations])} combinations",
+        f"ends with an entropy of {float(chosen['entropy']):.2f} nats.",
+        f"Trained anew three times, it chooses {listed(f'{float(one):.1f}' for one in actors)} actors on average,",
+        f"and {listed(within)} of 20 runs are within the budget.",
+    )
+
+
+def listed(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}"
 
 
 def test_acrobot() -> None:

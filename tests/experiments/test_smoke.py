@@ -53,7 +53,9 @@ def alike(cell):
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_run_makes_an_update(name, monkeypatch):
     small, workload = ActorCritic(hidden=(8,)), presets.workload
-    monkeypatch.setattr(presets, "workload", lambda environment: replace(workload(environment), policy=small))
+    monkeypatch.setattr(
+        presets, "workload", lambda environment, **how: replace(workload(environment, **how), policy=small)
+    )
     study = catalogue.EXPERIMENTS[name].load().STUDY
     parser = argparse.ArgumentParser()
     study.add_arguments(parser)
