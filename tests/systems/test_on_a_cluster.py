@@ -92,10 +92,13 @@ def look_at(name: str, result: Result) -> None:
     assert all(math.isfinite(row["policy_loss"]) for row in result.history if "policy_loss" in row)
     assert last["cost_demo"] == pytest.approx(0.01 * last["seconds"])
     consistent(result)
+    lags = any(row.get("lag_mean", 0.0) > 0 for row in result.history)
     if name in ASYNCHRONOUS:
         assert sampled_on(result)
-    else:
-        assert not any(row.get("lag_mean", 0.0) for row in result.history)
+    if name not in ("impact", "stellaris"):
+        # One learner takes a batch when the batch before has been learned from, so that its lag does not depend on the
+        # real durations. The others take it once it is whole, perhaps before the next version is published.
+        assert lags == (name in ASYNCHRONOUS)
     if name == "stellaris":
         stale(result)
 
@@ -103,8 +106,7 @@ def look_at(name: str, result: Result) -> None:
 def sampled_on(result: Result) -> bool:
     """Returns whether an actor was asked for a second fragment before the first gradient was applied.
 
-    The loop's order alone decides this. Whether data is stale depends on the real durations, too: a slow machine may
-    complete every batch before the next version is published.
+    The loop's order alone decides this.
     """
     rows = [*result.trace.rows()]
     applied = next(i for i, (_, event, *_) in enumerate(rows) if event == "staleness")

@@ -149,7 +149,7 @@ def test_a_batch_that_hangs(blocked):
             platform.invoke("f", function)
         began = time.monotonic()
         assert [(i.status, i.finished) for i in drain(platform)] == [("hung", 1.0)] * 4
-        assert time.monotonic() - began < 2.4  # not four times 0.6 s
+        assert time.monotonic() - began < 2.0  # not four times 0.6 s
 
 
 @pytest.mark.parametrize(("timeout", "ending"), [(None, ("hung", 0.0)), (2.0, ("timed_out", 2.0))])
