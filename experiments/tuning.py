@@ -15,15 +15,14 @@ from experiments.study import study, tidy
 from experiments.study.cells import Finished
 from experiments.study.study import Size, Study, Variant
 from experiments.tasks import presets
-from experiments.tasks.presets import LEARNERS, contender
+from experiments.tasks.presets import contender
 from experiments.toolkit.statistics import estimate
-from stellaris import IMPACT, IMPALA, PPO, staleness_aware
+from stellaris import IMPACT, IMPALA, PPO
 from stellaris.systems import (
     AsynchronousActors,
     Budget,
     CircularReplay,
     StalenessControl,
-    Stellaris,
     Synchronous,
     System,
 )
@@ -56,19 +55,11 @@ def _synchronous(rate: float, epochs: int, items: int) -> System:
 
 
 def _stellaris(rate: float, items: int, control: StalenessControl) -> System:
-    ppo = replace(_PPO, learning_rate=rate, minibatch_size=items)
-    return Stellaris(
-        ppo,
-        learners=LEARNERS,
-        aggregator=staleness_aware(LEARNERS, decay=1.0, combine="sequential"),
-        rho=2.0,
-        control=control,
-    )
+    return presets.asynchronous_learners(replace(_PPO, learning_rate=rate, minibatch_size=items), control)
 
 
 def _stellaris_impact(rate: float, items: int, control: StalenessControl) -> System:
-    impact = IMPACT(learning_rate=rate, epochs=10, minibatch_size=items)
-    return replace(_stellaris(rate, items, control), algorithm=impact)  # type: ignore[type-var]
+    return presets.asynchronous_learners(IMPACT(learning_rate=rate, epochs=10, minibatch_size=items), control)
 
 
 def _one_learner(rate: float, items: int, control: StalenessControl) -> System:

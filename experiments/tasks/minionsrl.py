@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import stellaris
 from experiments.tasks import presets, testbed, testbeds
@@ -116,11 +116,8 @@ _TUNED_ON_HOPPER = _Tuned(
 def _tuned(environment: str) -> _Tuned:
     """Returns the settings for an environment's kind; those for Atari are the presets', which are not tuned."""
     if environment in presets.ATARI:
-        systems = [row.system for row in presets.architectures(environment).contenders]
-        (baseline,) = (system for system in systems if isinstance(system, Synchronous))
-        (impact,) = (system for system in systems if isinstance(system, CircularReplay))
-        assert isinstance(baseline.algorithm, PPO)
-        return _Tuned(baseline.algorithm, impact)
+        systems: dict[str, Any] = {row.name: row.system for row in presets.architectures(environment).contenders}
+        return _Tuned(systems["synchronous"].algorithm, systems["IMPACT"])
     return _TUNED_ON_CARTPOLE if environment == "CartPole-v1" else _TUNED_ON_HOPPER
 
 

@@ -258,6 +258,12 @@ def minionsrl_max(environment: str, *, scaled: bool = True) -> Contender:
     return on_demand(contender("MinionsRL-Max", _chosen(environment, scaled).synchronous, colour="#000000", line=":"))
 
 
+def asynchronous_learners(algorithm: Algorithm, control: StalenessControl) -> Stellaris:
+    """Returns Stellaris with four learners, a cap of 2, and a step for each gradient of a group."""
+    aggregator = staleness_aware(LEARNERS, decay=1.0, combine="sequential")
+    return Stellaris(algorithm, learners=LEARNERS, aggregator=aggregator, rho=2.0, control=control)
+
+
 class _Chosen(NamedTuple):
     """The systems with the settings for a kind of environment."""
 
@@ -281,12 +287,7 @@ def _chosen(environment: str, scaled: bool) -> _Chosen:
 _FOR_CARTPOLE = _Chosen(
     "tuned on CartPole-v1",
     Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=1024)),
-    Stellaris(
-        PPO(learning_rate=6e-4, epochs=10, minibatch_size=1024),
-        learners=LEARNERS,
-        aggregator=staleness_aware(LEARNERS, decay=1.0, combine="sequential"),
-        rho=2.0,
-    ),
+    asynchronous_learners(PPO(learning_rate=6e-4, epochs=10, minibatch_size=1024), StalenessControl(pace=1)),
     AsynchronousActors(IMPALA(learning_rate=1e-2, epochs=4, minibatch_size=4)),
     CircularReplay(IMPACT(learning_rate=6e-4, epochs=1, minibatch_size=1024), passes=10, buffer=1),
 )
@@ -309,12 +310,7 @@ _FOR_CARTPOLE_UNSCALED = _Chosen(
 _FOR_MUJOCO = _Chosen(
     "tuned on Hopper-v4",
     Synchronous(PPO(learning_rate=3e-4, epochs=10, minibatch_size=1024)),
-    Stellaris(
-        PPO(learning_rate=3e-4, epochs=10, minibatch_size=512),
-        learners=LEARNERS,
-        aggregator=staleness_aware(LEARNERS, decay=1.0, combine="sequential"),
-        rho=2.0,
-    ),
+    asynchronous_learners(PPO(learning_rate=3e-4, epochs=10, minibatch_size=512), StalenessControl(pace=1)),
     AsynchronousActors(IMPALA(learning_rate=1e-3, epochs=4, minibatch_size=4), control=StalenessControl(pace=0)),
     CircularReplay(IMPACT(learning_rate=1.2e-3, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )
@@ -324,13 +320,7 @@ _FOR_MUJOCO = _Chosen(
 _FOR_MUJOCO_UNSCALED = _Chosen(
     "tuned on Hopper-v4",
     Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)),
-    Stellaris(
-        PPO(learning_rate=6e-4, epochs=10, minibatch_size=512),
-        learners=LEARNERS,
-        aggregator=staleness_aware(LEARNERS, decay=1.0, combine="sequential"),
-        rho=2.0,
-        control=StalenessControl(pace=0),
-    ),
+    asynchronous_learners(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512), StalenessControl(pace=0)),
     AsynchronousActors(IMPALA(learning_rate=1e-3, epochs=4, minibatch_size=4), control=StalenessControl(pace=0)),
     CircularReplay(IMPACT(learning_rate=3e-4, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )

@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     environment, learner = ceiling.TESTBEDS[testbed]
     title = f"{environment}, {minionsrl.label(learner)}"
     headings = ("scheduler", "runs of training", "actors", "within the budget", *(f"{what} / Max's" for what in SPENT))
-    tidy.show(title, headings, [_texts(row) for row in found], out, console)
+    tidy.show(title, headings, [texts(row) for row in found], out, console)
     with plots.figure(out / f"finetuning_{testbed}", title, columns=2, suffixes=(".png", ".pdf")) as (rewards, spent):
         _draw_rewards(rewards, training)
         _draw_spent(spent, found)
@@ -92,7 +92,8 @@ def compared(training: Mapping[str, Sequence[Row]], schedulers: Mapping[str, Seq
     return found
 
 
-def _texts(row: Row) -> Sequence[str]:
+def texts(row: Row) -> Sequence[str]:
+    """Returns the cells of a scheduler's row of the table."""
     within = f"{row['within_budget']} of {row['runs']}" if row.get("within_budget") else ""
     ratios = (f"{_estimate(row, what):.2f}" for what in SPENT)
     return (row["name"], row["training"], f"{float(row['actors']):.1f}", within, *ratios)
