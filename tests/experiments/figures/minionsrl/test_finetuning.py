@@ -76,6 +76,6 @@ def test_a_folder_without_results(option, folders, capsys):
 def test_no_run_has_reached_the_target():
     """Then its ratios are no numbers, and the rest is shown."""
     row = {**spent(WAY, "0"), "time": "", "time_low": "", "time_high": "", "name": SCRATCH, "training": "16"}
-    *_, time, cost = finetuning._texts(row)
+    *_, time, cost = finetuning.texts(row)
     assert "nan" in time
     assert cost == "0.80 (0.70 to 0.90)"
