@@ -36,8 +36,8 @@ def of_stellaris(environment: str, changes: Mapping[str, Mapping[str, Any]]) -> 
       environment: the environment's name.
       changes: the changed fields of `Stellaris`, by name of the variant.
     """
-    (row,) = (row for row in presets.tuned(environment, scaled=False).contenders if isinstance(row.system, Stellaris))
-    workload = presets.workload(environment, scaled=False)
+    (row,) = (row for row in presets.tuned(environment).contenders if isinstance(row.system, Stellaris))
+    workload = presets.workload(environment)
     systems = {name: replace(row.system, **fields) for name, fields in changes.items()}  # type: ignore[type-var]
     return [
         Variant(presets.contender(row.name, system, colour=row.colour, line=row.line), workload, name)

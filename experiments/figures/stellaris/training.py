@@ -43,8 +43,8 @@ SIZES = {
 
 def tuned(environment: str) -> Sequence[Variant]:
     """Returns each system with its tuned settings."""
-    rows = variants.of_preset(architectures(environment, scaled=False), SYSTEMS)
-    return [*rows, Variant(minionsrl_max(environment, scaled=False), rows[0].workload)]
+    rows = variants.of_preset(architectures(environment), SYSTEMS)
+    return [*rows, Variant(minionsrl_max(environment), rows[0].workload)]
 
 
 def _variants(environment: str) -> Sequence[Variant]:

@@ -35,7 +35,7 @@ def test_variants_differ_in_a_field_of_the_system(module, environment):
     """The first is `tuned`'s Stellaris; the testbed and its prices are the same for all."""
     rows = {row.setting: row.contender for row in module.STUDY.variants(environment)}
     first, *others = rows.values()
-    assert first.system == presets.tuned(environment, scaled=False).contenders[0].system
+    assert first.system == presets.tuned(environment).contenders[0].system
     for name, row in zip(list(rows)[1:], others, strict=True):
         changed = fields(first, row)
         if name == "one learner":
@@ -85,7 +85,7 @@ def test_one_learner_has_a_gpu_to_itself():
 def test_testbeds_differ_in_what_is_swept():
     """The system and its algorithm stay; either durations or prices change; the middle is what is assumed elsewhere."""
     rows = {row.setting: row.contender for row in sweeps.STUDY.variants("Hopper-v4")}
-    tuned = {row.name: row for row in presets.tuned("Hopper-v4", scaled=False).contenders}
+    tuned = {row.name: row for row in presets.tuned("Hopper-v4").contenders}
     assert len(rows) == 2 * (5 + 3 + 3 + 4 + 3 + 2 + 2)
     for name, row in rows.items():
         assert fields(tuned[row.name], row) <= ({"prices"} if "places" in name or "idle" in name else {"functions"})
