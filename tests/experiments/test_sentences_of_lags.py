@@ -1,5 +1,6 @@
 """The answers of the studies of lags are those of the committed tables: which method, at which lag, above which."""
 
+import numpy as np
 import pytest
 
 from tests.experiments.committed import RESULTS, missing
@@ -62,6 +63,12 @@ def test_no_cap_is_above_ppo():
             assert len(above(task, "PPO", cap)) >= 2
     said = "Neither form lies above PPO at any lag of any task; both lie below it at several."
     assert not missing(PAGE, said)
+
+
+def test_where_v_trace_starts():
+    of = outcomes("best")
+    without = [f"{of[CARTPOLE, method, 0][0]:.0f}" for method in ("V-trace", "PPO")]
+    assert not missing(PAGE, f"but starts lower, from {without[0]} where PPO has {without[1]}.")
 
 
 def test_without_a_correction_old_data_are_best_on_cartpole():
@@ -162,3 +169,21 @@ def test_cosines():
         f"without lag it is {min(without):.2f} to {max(without):.2f} for all.",
         f"GRPO's is {one} at a lag of 1 and {long} at 32.",
     )
+    cosine = {
+        key: f"{np.mean([float(row['cosine']) for row in of]):.2f}"
+        for key, of in grouped(rows(LANGUAGE / "lags.csv"), "method", "learning_rate", "lag").items()
+    }
+    fast, slow = ([cosine["GRPO", rate, lag] for lag in ("0", "16")] for rate in ("0.02", "0.0002"))
+    assert not missing(
+        PAGE,
+        f"GRPO has {fast[0]} without lag and {fast[1]} at 16, which is close to GAC's pattern, and at 0.0002 it has "
+        f"{slow[0]} without lag.",
+    )
+
+
+def grouped(table, *names):
+    """The rows of a table by some columns."""
+    groups = {}
+    for row in table:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return groups

@@ -1,11 +1,13 @@
 """Further sentences of the pages of results have the numbers of the committed results: costs, times and answers."""
 
 import re
+import statistics
 from statistics import fmean
 
 import numpy as np
 import pytest
 
+from experiments.figures.map import outcomes
 from experiments.report import claims, recorded
 from experiments.report.tables import TABLES
 from experiments.toolkit.statistics import estimate
@@ -479,3 +481,18 @@ def test_returns_after_as_many_steps():
     low, high = ([float(row[2].split("(")[1].rstrip(")").split(" to ")[end]) for row in (own, best)] for end in (0, 1))
     assert max(low) < min(high)
     assert not missing("docs/benchmarks.md", f"Ours reaches {best[3]} times the return of the best peer,")
+
+
+def test_the_registered_outcome_of_the_map(monkeypatch):
+    """With the mean over five batches, as registered, η is nearly that of the page on CartPole."""
+    monkeypatch.setattr(outcomes, "_RESAMPLES", 1)
+    learning = rows(RESULTS / "stellaris-map" / "learning_CartPole.csv")
+    _, now = outcomes.efficiency(learning)
+    monkeypatch.setattr(outcomes, "_WINDOW", 5)
+    _, registered = outcomes.efficiency(learning)
+    changes = [abs(own["eta"] - other["eta"]) for own, other in zip(now, registered, strict=True)]
+    assert not missing(
+        "docs/map.md",
+        f"η changes by {max(changes):.2f} at most and by {statistics.median(changes):.2f} in the median of the "
+        f"{len(changes)} deployments;",
+    )
