@@ -256,6 +256,7 @@ class Worker:
 def _work(out: Path, wire: Connection) -> None:
     """Runs cells in the worker's process, until the study's process ends for any reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles interruptions
+    use_one_thread()
     _keep_compiled(out / "compiled")
     while True:
         try:
@@ -297,6 +298,14 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
     draft.rename(folder)
     sync(folder.parent)
     return well
+
+
+def use_one_thread() -> None:
+    """Lets XLA compute with one thread in this process; call it before JAX computes anything.
+
+    Sums are then added in the same order on machines with any number of cores, and workers do not compete for cores.
+    """
+    os.environ["NPROC"] = "1"  # from which XLA takes the size of its pool of threads
 
 
 def _keep_compiled(folder: Path) -> None:

@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from experiments.study import logs, runs, tidy
-from experiments.study.cells import Cell, Finished, Worker, damage, discard, failure, finished, is_done, run
+from experiments.study.cells import (
+    Cell,
+    Finished,
+    Worker,
+    damage,
+    discard,
+    failure,
+    finished,
+    is_done,
+    run,
+    use_one_thread,
+)
 from experiments.tasks.presets import Contender
 from experiments.toolkit import options, output, progress, shell
 from stellaris.systems import Budget, Evaluation, Workload
@@ -204,6 +215,7 @@ def by_factors(
 
 def _only(cells: Sequence[Cell], key: str, out: Path, console: Console, log: runs.Watcher) -> int:
     """Runs one cell in this process, where a debugger can follow it, and leaves the cache unchanged."""
+    use_one_thread()  # as the workers do, for the same numbers
     needed = [cell.needs for cell in cells if cell.needs is not None]
     chosen = [cell for cell in (*cells, *needed) if cell.key == key]
     if not chosen:

@@ -8,8 +8,10 @@ import math
 import multiprocessing
 import os
 import shutil
+from pathlib import Path
 from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 
@@ -87,6 +89,24 @@ def done(cell, out):
         said.append(worker.wire.recv())
     worker.end()
     return said[:-1], said[-1]
+
+
+def _threads(far_end):
+    cells.use_one_thread()
+    jax.numpy.ones(3).block_until_ready()
+    names = [name.read_text().strip() for name in Path("/proc/self/task").glob("*/comm")]
+    far_end.send(names.count("tf_XLAEigen"))
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="on one core XLA has one thread anyway")
+def test_xla_computes_with_one_thread():
+    """So that a run's numbers do not depend on the number of cores."""
+    context = multiprocessing.get_context("spawn")
+    near_end, far_end = context.Pipe()
+    process = context.Process(target=_threads, args=(far_end,))
+    process.start()
+    assert near_end.recv() == 1
+    process.join()
 
 
 @pytest.mark.slow
