@@ -111,7 +111,7 @@ def test_times_of_tuned_systems():
         PAGE,
         f"Stellaris takes {until[0]} s against synchronous PPO's {until[1]}.",
         f"one alone {times['one learner']:.0f} s and {cost['one learner'] / cost['Stellaris']:.1f} times the cost",
-        f"instead of one by one saves {times['no aggregation'] - times['Stellaris']:.0f} s.",
+        f"as groups save {times['no aggregation'] - times['Stellaris']:.0f} s of updates.",
         f"An actor's invocation takes {actor['running']} ms including transfers, after {actor['waiting']} ms of "
         f"queueing and, on average, {actor['starting']} ms of cold start; a learner's takes {learner['running']} ms, "
         f"after {learner['waiting']} and {learner['starting']} ms; the parameter function's takes "
