@@ -178,11 +178,19 @@ def test_aggregators():
 def test_sensitivity():
     groups = by_variant(SMALL / "stellaris-sensitivity")
     of = {name: middle(result(runs, "final_return"), ".0f") for name, runs in groups.items()}
+    finals = {name: np.array([float(run["final_return"]) for run in runs]) for name, runs in groups.items()}
+    own = finals["d = 1, rho = 2, v = 3"]
+    ratios = {name: estimate(other / own) for name, other in finals.items() if other is not own}
+    assert {name for name, ratio in ratios.items() if ratio.high < 1} == {"rho = 1", "v = inf"}
+    assert not [name for name, ratio in ratios.items() if ratio.low > 1]
     assert not missing(
         "docs/results.md",
         f"d of 0.8, 0.9 and 0.99 gives {of['d = 0.8']}, {of['d = 0.9']} and {of['d = 0.99']}; rho of 1, 1.2 and 4 "
         f"gives {of['rho = 1']}, {of['rho = 1.2']} and {of['rho = 4']}; v of 1, 2 and infinity gives {of['v = 1']}, "
         f"{of['v = 2']} and {of['v = inf']}, against {of['d = 1, rho = 2, v = 3']}.",
+        f"between {min(map(np.min, finals.values())):.0f} and {max(map(np.max, finals.values())):,.0f},",
+        f"that of rho = 1, {ratios['rho = 1']:.2f}, and that of v = infinity, where all weights are 1, "
+        f"{ratios['v = inf']:.2f}.",
     )
 
 
