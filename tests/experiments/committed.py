@@ -72,8 +72,15 @@ def tuned_runs(system, environment=HOPPER):
 
 
 def spent_until(target, runs, column="cost_pay_per_use"):
-    """The cost at which runs reach a return."""
-    return np.array([run[column][np.argmax(run["episode_return"] >= target)] for run in runs])
+    """The cost at which runs reach a return; not a number for a run that does not."""
+    there = [run["episode_return"] >= target for run in runs]
+    return np.array([run[column][np.argmax(of)] if of.any() else np.nan for run, of in zip(runs, there, strict=True)])
+
+
+def reached(spent):
+    """An estimate of what runs spent, and the number of those that reached the target."""
+    finite = spent[np.isfinite(spent)]
+    return estimate(finite), len(finite)
 
 
 def findings(study):
