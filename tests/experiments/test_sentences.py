@@ -31,6 +31,8 @@ from tests.experiments.committed import (
 )
 from tests.experiments.csv_rows import rows
 
+SYSTEMS = ("synchronous", "stellaris")
+
 
 def test_the_readme():
     why = table("stellaris-why", "with")
@@ -288,14 +290,29 @@ def test_lag():
 
 
 def test_a_million_steps():
-    late, synchronous, stellaris = (
-        estimate(at(RESULTS / "hopper", system, seconds))
-        for system, seconds in (("synchronous", 215.0), ("synchronous", 65.0), ("stellaris", 65.0))
+    folder = RESULTS / "hopper"
+    runs, end = by_variant(folder), 133.0
+    ahead = [at(folder, system, end) for system in ("synchronous", "stellaris")]
+    finals = {name: sorted(float(run["final_return"]) for run in of) for name, of in runs.items()}
+    assert min(ahead[0] - ahead[1]) > 0
+    assert (
+        min(float(a["final_return"]) - float(b["final_return"]) for a, b in zip(*map(runs.get, SYSTEMS), strict=True))
+        > 0
     )
+    late = estimate(ahead[0])
+    synchronous, stellaris = (f"{estimate(at(folder, system, 65.0)):,.0f}" for system in SYSTEMS)
+    cost = {name: result(of, "cost_pay_per_use", ".3f").split(" ")[0] for name, of in runs.items()}
+    gradients = {name: result(of, "gradients", ",.0f").split(" ")[0] for name, of in runs.items()}
+    low, between, high = (f"{of:,.0f}" for of in finals["IMPACT"])
+    actors = [float(row["episode_return"]) for row in rows(folder / "curves.csv") if row["system"].endswith("actors")]
+    assert 600 < max(actors) < 650
     assert not missing(
         "docs/systems.md",
-        f"after 215 s the synchronous system reaches {late.middle:,.0f}, range {late.low:.0f} to {late.high:,.0f})",
-        f"After 65 s the synchronous system reaches {synchronous:.0f} and Stellaris {stellaris:.0f}, interpolated",
+        f"when Stellaris' runs end, it has {late.middle:,.0f}, range {late.low:,.0f} to {late.high:,.0f}.",
+        f"Stellaris costs {cost['stellaris']} USD by use, and the synchronous system {cost['synchronous']}.",
+        f"IMPACT's three runs end at {low}, {between} and {high}.",
+        f"compute {gradients['IMPACT']} gradients, while the synchronous system computes {gradients['synchronous']}.",
+        f"After 65 s the synchronous system has {synchronous} and Stellaris {stellaris}, interpolated",
     )
 
 
