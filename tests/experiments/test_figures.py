@@ -91,7 +91,7 @@ STELLARIS, SYNCHRONOUS = "#0072B2", "#D55E00"
 ALL = f"{STELLARIS} {SYNCHRONOUS} #009E73 #56B4E9 #000000"
 _WHY = "baseline; 4 x gradients; minibatches / 4; serverless; asynchrony; cap; groups; no waiting; weights"
 _WHY += "".join(f"; {name}, 0 s" for name in _WHY.split("; ")[:-2])
-_SHARED = ("asynchronous actors, shared rate", "IMPACT, shared rate")
+_SHARED = ("asynchronous actors, shared rate",)
 
 
 def variants(systems, settings):

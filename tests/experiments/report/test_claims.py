@@ -70,11 +70,11 @@ def test_seeds_are_paired():
 
 @pytest.mark.parametrize(
     ("environment", "baseline", "judged"),
-    [("Hopper-v4", 1200.0, True), ("Hopper-v4", 1100.0, False), ("Own-v0", 9e9, False)],
+    [("Hopper-v4", 1900.0, True), ("Hopper-v4", 1800.0, False), ("Own-v0", 9e9, False)],
 )
 def test_a_baseline_that_has_not_learned(environment, baseline, judged):
-    """70 % of 1,652 is 1,156, after a million steps; where nobody has tuned it, it is not known."""
-    assert claims.tuned("Hopper-v4", 1e6) == pytest.approx(1651.6, abs=2.0)
+    """70 % of 2,618 is 1,833, after a million steps; where nobody has tuned it, it is not known."""
+    assert claims.tuned("Hopper-v4", 1e6) == pytest.approx(2618.1, abs=2.0)
     assert 300 < claims.tuned("Hopper-v4", 3e5) < claims.tuned("Hopper-v4", 9e5)
     assert claims.tuned("Hopper-v4", 2e6) == np.inf
     points = run("stellaris", 0, 1.0, 1.0, 1.0, environment) + run("synchronous", 0, 1.0, baseline, 1.0, environment)
