@@ -166,9 +166,8 @@ def test_the_parts_of_stellaris():
     grouped = estimate(finals["Stellaris"] / finals["no aggregation"])
     both = [[shown(cap[name][column], ".3f") for name in ("cap", "no cap")] for column in ("KL", "KL of successive")]
     for other in ("one learner", "no cap"):
-        assert (
-            estimate(finals["Stellaris"] / finals[other]).low < 1 < estimate(finals["Stellaris"] / finals[other]).high
-        )
+        ratio = estimate(finals["Stellaris"] / finals[other])
+        assert ratio.low < 1 < ratio.high
     assert round(float(seconds["no aggregation"]) / float(seconds["Stellaris"])) == 2
     assert not missing(
         "docs/results.md",
