@@ -52,6 +52,12 @@ def by_variant(folder, environment=HOPPER):
     return groups
 
 
+def finals(folder, environment=HOPPER):
+    """The final returns of a study's runs, by variant and in the order of the seeds."""
+    groups = by_variant(folder, environment)
+    return {name: np.array([float(row["final_return"]) for row in of]) for name, of in groups.items()}
+
+
 def result(of, column, spec=",.0f"):
     """Estimates a result of runs."""
     return format(estimate([float(row[column]) for row in of]), spec)

@@ -169,21 +169,14 @@ def test_cosines():
         f"without lag it is {min(without):.2f} to {max(without):.2f} for all.",
         f"GRPO's is {one} at a lag of 1 and {long} at 32.",
     )
-    cosine = {
-        key: f"{np.mean([float(row['cosine']) for row in of]):.2f}"
-        for key, of in grouped(rows(LANGUAGE / "lags.csv"), "method", "learning_rate", "lag").items()
-    }
-    fast, slow = ([cosine["GRPO", rate, lag] for lag in ("0", "16")] for rate in ("0.02", "0.0002"))
+    runs = [row for row in rows(LANGUAGE / "lags.csv") if row["method"] == "GRPO"]
+
+    def cosine(*cell):
+        return f"{np.mean([float(row['cosine']) for row in runs if (row['learning_rate'], row['lag']) == cell]):.2f}"
+
+    fast, slow = ([cosine(rate, lag) for lag in ("0", "16")] for rate in ("0.02", "0.0002"))
     assert not missing(
         PAGE,
         f"GRPO has {fast[0]} without lag and {fast[1]} at 16, which is close to GAC's pattern, and at 0.0002 it has "
         f"{slow[0]} without lag.",
     )
-
-
-def grouped(table, *names):
-    """The rows of a table by some columns."""
-    groups = {}
-    for row in table:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return groups
