@@ -28,7 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs every study and figure, also after a failure; returns the first exit status other than 0."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, 170)  # in 80 columns the names of studies would be cut off
     if arguments.check:
         from experiments.figures import repeats  # here, because it needs the packages of the lab
 
