@@ -74,7 +74,7 @@ TARGETS: Mapping[str, float] = {
     "Qbert-v5": 3.0,
 }
 #: Budgets in USD of runs under a learned scheduler, by environment and testbed: three quarters of the median cost of
-#: runs with all actors, on the seeds 0 to 19 of the ceiling, on four seeds from 100 on, on Hopper on seed 100, and on
+#: runs with all actors, on the seeds 0 to 19 of the ceiling, on four seeds from 100 on, on MuJoCo on seed 100, and on
 #: Acrobot on the seeds 100 and 101.
 BUDGETS: Mapping[tuple[str, str], float] = {
     ("CartPole-v1", "tuned"): 0.75 * 0.0060,
@@ -82,6 +82,7 @@ BUDGETS: Mapping[tuple[str, str], float] = {
     ("CartPole-v1", "authors-0.001"): 0.75 * 0.0092,
     ("Acrobot-v1", "authors"): 0.75 * 0.0953,
     ("Hopper-v4", "authors-0.0003"): 0.75 * 0.0415,
+    ("HalfCheetah-v4", "authors-0.0003"): 0.75 * 0.0478,
 }
 #: Steps of an actor in a round. With all actors, a round has as many steps as a batch of the other experiments.
 FRAGMENT = 128

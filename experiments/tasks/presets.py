@@ -65,19 +65,15 @@ TARGETS = {"Hopper-v4": 600.0, "Humanoid-v4": 1000.0, "Walker2d-v4": 1000.0, "Ca
 ATARI = ("Gravitar-v5", "SpaceInvaders-v5", "Qbert-v5")
 
 
-def workload(environment: str, *, scaled: bool = True) -> Workload:
+def workload(environment: str) -> Workload:
     """Returns the papers' workload: 16 actors of 256 steps; for Atari three frames of 84x84, MinionsRL's convolutions.
 
     As is common, rewards are divided by the running deviation of discounted returns. Atari has the usual wrappers
     instead: an episode is one life, a reward is clipped to its sign (returns shown are sums of these), and actions are
     sticky with probability 0.25 (Machado et al. 2018). Assumption: the papers name neither scaling nor wrappers.
-
-    Args:
-      environment: the environment's name.
-      scaled: whether rewards are scaled; False in studies whose results are older than this scaling.
     """
     if environment not in ATARI:
-        policy = ActorCritic(scaling_discount=0.99 if scaled else None)
+        policy = ActorCritic(scaling_discount=0.99)
         return Workload(environment, policy=policy, actors=ACTORS, fragment=FRAGMENT)
     game = configure(environment, stack_num=3, episodic_life=True, reward_clip=True, repeat_action_probability=0.25)
     return Workload(game, policy=Pixels("minionsrl"), actors=ACTORS, fragment=FRAGMENT)
@@ -193,18 +189,15 @@ def paper(environment: str, assumed: testbed.Assumed = DEMO) -> Preset:
     )
 
 
-def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED, *, scaled: bool = True) -> Preset:
-    """Returns our settings: PPO for both systems, each tuned with the same number of runs (`_chosen`).
-
-    Without `scaled`, rewards are as they are, and the settings were tuned for that.
-    """
-    chosen = _chosen(environment, scaled)
+def tuned(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Preset:
+    """Returns our settings: PPO for both systems, each tuned with the same number of runs (`_chosen`)."""
+    chosen = _chosen(environment)
     actors = "in rounds" if chosen.stellaris.control == StalenessControl(pace=0) else "sampling on"
     return Preset(
         name="tuned",
         summary=f"ours ({chosen.source}): {_words(chosen.synchronous.algorithm)}; Stellaris "
         f"{_words(chosen.stellaris.algorithm)}, actors {actors}",
-        workload=workload(environment, scaled=scaled),
+        workload=workload(environment),
         contenders=(_stellaris(chosen.stellaris, assumed), _synchronous(chosen.synchronous, assumed)),
         # A run ends at the target, if there is one; the seconds are for runs that never reach it.
         budget=Budget(seconds=50.0 if environment == "CartPole-v1" else 200.0, target_return=TARGETS[environment])
@@ -219,9 +212,9 @@ def _words(algorithm: Algorithm) -> str:
     return f"learning rate {algorithm.learning_rate:g}, {algorithm.epochs} epochs of {algorithm.minibatch_size}"
 
 
-def architectures(environment: str, *, scaled: bool = True) -> Preset:
+def architectures(environment: str) -> Preset:
     """Returns every architecture with the algorithm that it is known for, with `tuned`'s settings."""
-    pair, chosen = tuned(environment, scaled=scaled), _chosen(environment, scaled)
+    pair, chosen = tuned(environment), _chosen(environment)
     stellaris, synchronous = pair.contenders
     ppo = chosen.synchronous.algorithm
     return Preset(
@@ -248,14 +241,14 @@ def on_demand(row: Contender, assumed: testbed.Assumed = testbed.ASSUMED) -> Con
     return replace(row, functions=functions, prices=prices)
 
 
-def minionsrl_max(environment: str, *, scaled: bool = True) -> Contender:
+def minionsrl_max(environment: str) -> Contender:
     """Returns MinionsRL without its scheduler: the most actor functions in every round, and one learner function.
 
     It learns like the synchronous system.
 
     Source: MinionsRL (AAAI 2024), its variant "Max".
     """
-    return on_demand(contender("MinionsRL-Max", _chosen(environment, scaled).synchronous, colour="#000000", line=":"))
+    return on_demand(contender("MinionsRL-Max", _chosen(environment).synchronous, colour="#000000", line=":"))
 
 
 def asynchronous_learners(algorithm: Algorithm, control: StalenessControl) -> Stellaris:
@@ -274,13 +267,13 @@ class _Chosen(NamedTuple):
     impact: CircularReplay
 
 
-def _chosen(environment: str, scaled: bool) -> _Chosen:
-    """Returns the settings for an environment's kind. With scaled rewards, `experiments.tuning` has chosen them."""
+def _chosen(environment: str) -> _Chosen:
+    """Returns the settings for an environment's kind. Except for Atari's, `experiments.tuning` has chosen them."""
     if environment in ATARI:
         return _FOR_ATARI
     if environment == "CartPole-v1":
-        return _FOR_CARTPOLE if scaled else _FOR_CARTPOLE_UNSCALED
-    return _FOR_MUJOCO if scaled else _FOR_MUJOCO_UNSCALED
+        return _FOR_CARTPOLE
+    return _FOR_MUJOCO
 
 
 #: Settings for CartPole: of eight per system, the one with the best mean return over 15 virtual seconds.
@@ -292,20 +285,6 @@ _FOR_CARTPOLE = _Chosen(
     CircularReplay(IMPACT(learning_rate=6e-4, epochs=1, minibatch_size=1024), passes=10, buffer=1),
 )
 
-#: Settings for CartPole with rewards as they are, chosen by hand on seed 0.
-_FOR_CARTPOLE_UNSCALED = _Chosen(
-    "chosen on CartPole-v1",
-    Synchronous(PPO(learning_rate=5e-4, epochs=5, minibatch_size=512)),
-    Stellaris(
-        PPO(learning_rate=5e-4, epochs=5, minibatch_size=512),
-        learners=LEARNERS,
-        aggregator=staleness_aware(LEARNERS, decay=1.0),
-        rho=2.0,
-    ),
-    AsynchronousActors(IMPALA(learning_rate=3e-3, epochs=4, minibatch_size=4)),
-    CircularReplay(IMPACT(learning_rate=1e-3, epochs=1, minibatch_size=512)),
-)
-
 #: Settings for MuJoCo: of eight per system, the one with the best return after 60 virtual seconds of Hopper-v4.
 _FOR_MUJOCO = _Chosen(
     "tuned on Hopper-v4",
@@ -315,30 +294,21 @@ _FOR_MUJOCO = _Chosen(
     CircularReplay(IMPACT(learning_rate=1.2e-3, epochs=1, minibatch_size=512), passes=10, buffer=1),
 )
 
-#: Settings for MuJoCo with rewards as they are, chosen by an earlier `tuning` from twelve settings per system: the
-#: fastest in virtual time among the settings within 15 % of the best return after 500,000 steps.
-_FOR_MUJOCO_UNSCALED = _Chosen(
-    "tuned on Hopper-v4",
-    Synchronous(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512)),
-    asynchronous_learners(PPO(learning_rate=6e-4, epochs=10, minibatch_size=512), StalenessControl(pace=0)),
-    AsynchronousActors(IMPALA(learning_rate=1e-3, epochs=4, minibatch_size=4), control=StalenessControl(pace=0)),
-    CircularReplay(IMPACT(learning_rate=3e-4, epochs=1, minibatch_size=512), passes=10, buffer=1),
-)
-
 #: Settings for Atari, which are not tuned. PPO: Schulman et al. 2017, Table 5, but without its decay of learning rate
-#: and clip. IMPALA: Espeholt et al. 2018, Table G.1. Stellaris' aggregator and IMPACT's replay have the settings for
-#: MuJoCo with rewards as they are.
+#: and clip. IMPALA: Espeholt et al. 2018, Table G.1. Stellaris' aggregator and IMPACT's replay have settings that an
+#: earlier tuning chose for MuJoCo with rewards as they are.
 _ATARI_PPO = PPO(
     learning_rate=2.5e-4, clip=0.1, epochs=3, minibatch_size=256, entropy_coefficient=0.01, value_coefficient=1.0
 )
 _FOR_ATARI = _Chosen(
     "the papers' own for Atari",
     Synchronous(_ATARI_PPO),
-    replace(_FOR_MUJOCO_UNSCALED.stellaris, algorithm=_ATARI_PPO),
+    asynchronous_learners(_ATARI_PPO, StalenessControl(pace=0)),
     AsynchronousActors(IMPALA(learning_rate=6e-4, epochs=1, minibatch_size=4)),
-    replace(
-        _FOR_MUJOCO_UNSCALED.impact,
-        algorithm=IMPACT(learning_rate=2.5e-4, clip=0.1, epochs=1, minibatch_size=256, entropy_coefficient=0.01),
+    CircularReplay(
+        IMPACT(learning_rate=2.5e-4, clip=0.1, epochs=1, minibatch_size=256, entropy_coefficient=0.01),
+        passes=10,
+        buffer=1,
     ),
 )
 

@@ -26,7 +26,7 @@ SMALLEST = 13.0
 SMALLEST_PICTURE = 0.4
 
 
-def _workload(environment: str, *, scaled: bool = True) -> Workload:
+def _workload(environment: str) -> Workload:
     """Short fragments, a small network."""
     return Workload(environment, policy=ActorCritic(hidden=(8,)), actors=16, fragment=32)
 

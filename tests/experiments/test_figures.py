@@ -65,7 +65,7 @@ def schedulers(tmp_path_factory):
 def tiny(monkeypatch, schedulers):
     """Short fragments, a small network; a small part of the HPC testbed, and of MinionsRL's."""
     size = {"policy": ActorCritic(hidden=(8,)), "actors": 16, "fragment": 32}
-    monkeypatch.setattr(presets, "workload", lambda environment, *, scaled=True: Workload(environment, **size))
+    monkeypatch.setattr(presets, "workload", lambda environment: Workload(environment, **size))
     monkeypatch.setattr(study, "Worker", Here)
     monkeypatch.setattr(hpc, "ACTORS", 64)
     monkeypatch.setattr(scaling, "BATCH", 1024)

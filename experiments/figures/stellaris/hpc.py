@@ -37,7 +37,7 @@ SIZES = {
 
 def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Sequence[Variant]:
     """Returns Stellaris and PAR-RL on the same workload, with one GPU per learner."""
-    preset = presets.tuned(environment, scaled=False)
+    preset = presets.tuned(environment)
     own, _ = preset.contenders
     assert isinstance(own.system, Stellaris)
     assert isinstance(own.system.algorithm, PPO)

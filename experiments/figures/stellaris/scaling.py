@@ -33,7 +33,7 @@ SIZES = {
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Varies actors in Stellaris and the synchronous system, and learners in Stellaris and the data-parallel system."""
-    preset = presets.architectures(environment, scaled=False)
+    preset = presets.architectures(environment)
     rows = {row.name: row for row in preset.contenders}
     over_actors = [
         Variant(

@@ -7,17 +7,17 @@ from experiments.tasks.testbed import Assumed
 
 DESCRIPTION = (
     "the headline ratios over straggler variation, the times of a gradient, an update and a step, the slow-down of a "
-    "shared GPU, and what is billed"
+    "shared GPU, the growth of a gradient's time with its samples, and what is billed"
 )
 
 _SYSTEMS = ("stellaris", "synchronous")
-_ASSUMED = ("variation", "gradient", "sharing", "update", "step", "places", "idle")
+_ASSUMED = ("variation", "gradient", "sharing", "growth", "update", "step", "places", "idle")
 
 
 def _pair(environment: str, assumed: Assumed) -> tuple[Variant, Variant]:
-    """Returns both systems of `tuned`. All minibatches have 512 samples, so `growth` has no effect."""
-    own, other = presets.tuned(environment, assumed, scaled=False).contenders
-    workload = presets.workload(environment, scaled=False)
+    """Returns both systems of `tuned`; the baseline computes a gradient from twice as many samples."""
+    own, other = presets.tuned(environment, assumed).contenders
+    workload = presets.workload(environment)
     return Variant(own, workload), Variant(other, workload)
 
 

@@ -85,8 +85,8 @@ def test_one_learner_has_a_gpu_to_itself():
 def test_testbeds_differ_in_what_is_swept():
     """The system and its algorithm stay; either durations or prices change; the middle is what is assumed elsewhere."""
     rows = {row.setting: row.contender for row in sweeps.STUDY.variants("Hopper-v4")}
-    tuned = {row.name: row for row in presets.tuned("Hopper-v4", scaled=False).contenders}
-    assert len(rows) == 2 * (5 + 3 + 3 + 4 + 3 + 2 + 2)
+    tuned = {row.name: row for row in presets.tuned("Hopper-v4").contenders}
+    assert len(rows) == 2 * (5 + 3 + 3 + 3 + 4 + 3 + 2 + 2)
     for name, row in rows.items():
         assert fields(tuned[row.name], row) <= ({"prices"} if "places" in name or "idle" in name else {"functions"})
         if name.endswith(("variation 0.1", "gradient 1", "sharing 2", "update 1", "step 1", "places 48", "idle 0")):
