@@ -143,18 +143,24 @@ class Finished:
 
 @functools.cache
 def code_version() -> str:
-    """Returns a digest of the library's code without comments, docstrings and formatting."""
+    """Returns a digest of the library's code without comments, docstrings and formatting, the same on every Python."""
     root = Path(stellaris.__file__).parent
     parts = {
-        path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())))
+        path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())), **_SHOW_EMPTY)
         for path in sorted(root.rglob("*.py"))
     }
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
+#: Python 3.13 no longer shows empty lists by default.
+_SHOW_EMPTY: Mapping[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
+
+
 def _bare(tree: ast.Module) -> ast.Module:
-    """Removes the docstrings from a syntax tree."""
+    """Removes the docstrings from a syntax tree, and the empty lists of type parameters that Python 3.12 added."""
     for node in ast.walk(tree):
+        if getattr(node, "type_params", None) == []:
+            del node.type_params  # type: ignore[attr-defined]
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         first = node.body[0] if node.body else None

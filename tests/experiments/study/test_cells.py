@@ -81,6 +81,20 @@ def test_what_counts_of_the_code():
     assert one == same != different
 
 
+def test_the_code_counts_the_same_on_later_pythons(monkeypatch):
+    """Since Python 3.12 functions and classes have a list of type parameters."""
+    plain = "class A:\n    def f(self):\n        return 1\n"
+    expected = ast.dump(cells._bare(ast.parse(plain)), **cells._SHOW_EMPTY)
+    later = ast.parse(plain)
+    for kind in (ast.FunctionDef, ast.ClassDef):
+        if "type_params" not in kind._fields:
+            monkeypatch.setattr(kind, "_fields", (*kind._fields, "type_params"))
+    for node in (later.body[0], later.body[0].body[0]):
+        node.type_params = []
+    assert "type_params" in ast.dump(later, **cells._SHOW_EMPTY)
+    assert ast.dump(cells._bare(later), **cells._SHOW_EMPTY) == expected
+
+
 def done(cell, out):
     """What a process says of a cell: its rows, and whether it went well."""
     worker = Worker(out)
