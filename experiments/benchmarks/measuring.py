@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,12 @@ class Comparison(NamedTuple):
     against: str
     ratio: float
     wanted: str
+    parts: Mapping[str, str] = MappingProxyType({})  #: what the measurement consists of, by name; if that is known.
+
+    def row(self) -> dict[str, str]:
+        """Returns the row of a CSV file; the parts are further columns."""
+        ratio = {"ratio": f"{self.ratio:.4g}", "wanted": self.wanted}
+        return {"what": self.what, "measured": self.measured, "against": self.against, **ratio, **self.parts}
 
 
 def interleaved(sides: Mapping[str, Callable[[], Any]]) -> dict[str, float]:

@@ -91,9 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.whole(1),
         help=f"only compare returns after {STEPS:,} steps, each library's own preset, so many seeds",
     )
-    parser.add_argument(
-        "--out", type=options.folder, default=Path("results"), help="results folder, for the runs of --returns"
-    )
 
 
 def measure(

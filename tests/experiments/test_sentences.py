@@ -278,9 +278,15 @@ def test_qbert():
     )
     costs = [f"{np.median([float(run['cost_pay_per_use']) for run in groups[name]]):.3f}" for name in groups]
     low, between, high = sorted(second)
+    begun = [
+        f"{float(row['episode_return']):.2f}"
+        for row in rows(RESULTS / "qbert" / "curves.csv")
+        if (row["system"], float(row["steps"])) == ("synchronous", 8192)
+    ]
     assert not missing(
         "docs/results.md",
         f"reaches {first[2]}, {first[1]} and {first[0]} for seeds 2, 1 and 0 after 200,000 steps",
+        f"that of the episodes of the first 8,192 steps is {begun[2]}, {begun[1]} and {begun[0]}.",
         f"reaches {low}, {between} and {high}, for {costs[1]} USD by use against the synchronous system's {costs[0]},",
     )
 

@@ -43,6 +43,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-speed": map.speeds,
     "map-eta": map.efficiencies,
     "map-answers": map.answers,
+    "map-foretold": map.foretold,
     "map-confirmed": map.confirmed,
     "tuned": stellaris.tuned,
     "tuned-for-equal-time": lambda: equal_time.tuned("Hopper-v4"),

@@ -121,6 +121,18 @@ def _around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
     return {max(below, default=measured[0]), min(above, default=measured[-1])}
 
 
+def foretold() -> Table:
+    """Returns what the map foretells of the deployments that were run on the event loop."""
+    lines = []
+    for row in rows("small/stellaris-map-hopper/table.csv"):
+        place = tuple(float(row[name]) for name in ("kappa", "variation", "learners"))
+        told = [_foretold(task, row["system"], *place) for task in _TASKS]
+        marked = [at_most + one[name] for name in ("eta", "best") for one, at_most in told]
+        lines.append((_WAYS[row["system"]], *(f"{number:g}" for number in place), told[0][0]["speed"], *marked))
+    headings = ("Stellaris' actors", "κ", "variation", "learners", "S", "η, CartPole", "η, Acrobot")
+    return Table((*headings, "time of the best other / time of Stellaris, CartPole", "Acrobot"), lines)
+
+
 def confirmed() -> Table:
     """Returns what the map foretells of Hopper's deployments, and what was found on the event loop."""
     lines = []
@@ -146,7 +158,7 @@ def confirmed() -> Table:
 
 
 def _foretold(task: str, system: str, kappa: float, variation: float, learners: float) -> tuple[Mapping[str, str], str]:
-    """Returns the map's advantage at equal time and η of a deployment, and "≤ " if they are upper bounds."""
+    """Returns the map's S, η and advantage at equal time of a deployment, and "≤ " if the last two are upper bounds."""
     (row,) = (
         row
         for row in rows(f"stellaris-map/map_{task}.csv")
@@ -154,4 +166,4 @@ def _foretold(task: str, system: str, kappa: float, variation: float, learners: 
         and tuple(float(row[name]) for name in ("kappa", "variation", "learners")) == (kappa, variation, learners)
     )
     at_most = "≤ " if bounded(kappa, int(learners), _missed(task, system, variation)) else ""
-    return {name: f"{float(row[name]):.2f}" for name in ("best", "eta")}, at_most
+    return {name: f"{float(row[name]):.2f}" for name in ("speed", "eta", "best")}, at_most
