@@ -437,6 +437,36 @@ def test_the_map_on_the_event_loop():
     )
 
 
+# ---- speed -----------------------------------------------------------------------------------------------------------
+
+
+def test_speed():
+    """What misses its target, as the page says; and what it says of memory and of the import."""
+    of = {
+        name: {row["what"].split(", against")[0]: row for row in rows(RESULTS / "benchmarks" / f"{name}.csv")}
+        for name in ("training", "losses", "overhead", "corrections")
+    }
+    ratios = {name: {what: float(row["ratio"]) for what, row in these.items()} for name, these in of.items()}
+    own, other = (
+        float(of["training"]["from stellaris import ppo_loss"][side].split(" ")[0]) for side in ("measured", "against")
+    )
+    assert not missing("docs/benchmarks.md", f"costs {own - other:.2f} s more than importing its dependencies.")
+    memory = [
+        ratio
+        for name in ("losses", "corrections")
+        for what, ratio in ratios[name].items()
+        if "bytes per sample" in what
+    ]
+    assert 1.15 < max(memory) <= 1.2
+    assert min(ratios["overhead"].values()) > 1.05
+    caps = [ratio for what, ratio in ratios["losses"].items() if what.startswith("cap")]
+    assert caps[0] < 0
+    assert min(caps[1:]) > 1
+    (push,) = (ratio for what, ratio in ratios["losses"].items() if what.startswith("push"))
+    assert push > 1.5
+    assert max(ratios["corrections"], key=lambda what: ratios["corrections"][what]).startswith("P3O")
+
+
 # ---- a GPU -----------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.tables import cluster, counts, learning, results, stellaris, sweeps
+from experiments.report.tables import cluster, counts, learning, results, speed, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -146,6 +146,22 @@ def test_a_sweep_pools_its_baseline(files):
         ("variation 1", "4.00", "0.500", "0.250"),
         ("a gradient takes four times as long", "2.00", "0.250", "0.500"),
     ]
+
+
+def test_a_benchmark(files):
+    """Empty columns and rows of another kind are left out; a ratio has two digits."""
+    numbers = {"measured": "1 s", "against": "3 s", "ratio": "0.3333", "wanted": ""}
+    files(
+        "benchmarks/it.csv",
+        {"what": "one", **numbers, "waiting": "0.2 s"},
+        {"what": "two", **numbers},
+        {"what": "memory of it", **numbers},
+    )
+    assert speed.measured("it", without="memory") == Table(
+        ["what", "measured", "against", "ratio", "waiting"],
+        [["one", "1 s", "3 s", "0.33", "0.2 s"], ["two", "1 s", "3 s", "0.33", ""]],
+    )
+    assert len(speed.measured("it").rows) == 3
 
 
 def test_a_prediction(files):
