@@ -72,7 +72,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _reached(outcome: runs.Outcome, target: float) -> bool:
-    return any(row["episode_return"] >= target for row in outcome.history)
+    return runs.summarise(outcome, target)["seconds_to_target"] is not None
 
 
 def _table(outcomes: Sequence[runs.Outcome], environment: str, target: float) -> Table:

@@ -145,8 +145,8 @@ def run(
 def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
     """Summarises a run in numbers computed from its history and its trace.
 
-    The seconds to the target are those to the target return, or to the budget's target of evaluations if that was
-    reached earlier.
+    The seconds to the target are those to the target return over a full window of episodes, or to the budget's target
+    of evaluations if that was reached earlier.
     """
     last, trace = outcome.history[-1], outcome.trace
     staleness = trace.select("staleness").value
@@ -154,7 +154,8 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
     reached = [
         row["seconds"]
         for row in outcome.history
-        if (target and row["episode_return"] >= target) or row.get("evaluation_return", math.nan) >= evaluated
+        if (target and row["episodes"] >= outcome.budget.window and row["episode_return"] >= target)
+        or row.get("evaluation_return", math.nan) >= evaluated
     ]
     return {
         "system": outcome.contender.name,

@@ -180,7 +180,9 @@ class Made:
 
     def __call__(self, system, workload, *, platform, on_progress, **_):
         for i in (1, 2, 3):
-            numbers = dict.fromkeys(("episode_return", "cost_demo", "cost_pay_per_use", "version", "gradients"), 1.0)
+            numbers = dict.fromkeys(
+                ("episode_return", "cost_demo", "cost_pay_per_use", "version", "gradients", "episodes"), 1.0
+            )
             on_progress({"seconds": float(i), "steps": 4096.0 * i, "staleness_mean": 0.5, **numbers})
             if i == 2 and self.runs in self.instead:
                 raise self.instead[self.runs]

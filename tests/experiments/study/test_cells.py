@@ -62,8 +62,9 @@ def test_a_key_is_of_the_code(monkeypatch):
 def test_the_seconds_to_the_first_of_both_targets(target, seconds):
     """Of the training episodes, and of evaluations if the budget has a target of them."""
     outcome = tiny().outcome()
-    row = {"steps": 64, "version": 1, "gradients": 4}
+    row = {"steps": 64, "version": 1, "gradients": 4, "episodes": outcome.budget.window}
     outcome.history += [
+        {**row, "seconds": 0.5, "episode_return": 60.0, "episodes": outcome.budget.window - 1},  # too few episodes
         {**row, "seconds": 1.0, "episode_return": 30.0},
         {**row, "seconds": 2.0, "episode_return": 30.0, "evaluation_return": 50.0},
     ]
