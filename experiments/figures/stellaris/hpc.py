@@ -2,7 +2,8 @@
 
 The paper does not state its settings on this testbed. Assumptions: one actor per core; fragments of 16 steps, so that a
 run has enough rounds; one learner per GPU in both systems; the same PPO in both systems, with the settings tuned on
-Hopper-v4 and minibatches of an eighth of a batch.
+Hopper-v4 and minibatches of an eighth of a batch. Stellaris' actors sample in rounds. If they sample on, as in its
+tuned setting for 16 actors and four learners, it learns nothing here: five seeds end at 17 (2 to 56), after 3.6 s.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from experiments.toolkit import plots
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO, staleness_aware
 from stellaris.runtime import PriceSheet, Rate
-from stellaris.systems import DataParallel, Stellaris
+from stellaris.systems import DataParallel, StalenessControl, Stellaris
 
 DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learners, with 960 cores and 16 GPUs"
 
@@ -43,7 +44,8 @@ def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Se
     assert isinstance(own.system.algorithm, PPO)
     ppo = replace(own.system.algorithm, minibatch_size=ACTORS * FRAGMENT // 8)
     aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
-    stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator)
+    in_rounds = StalenessControl(pace=0)
+    stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator, control=in_rounds)
     shard = ppo.minibatch_size // GPUS
     none_shares = replace(assumed, gpu_sharing=0.0)
     workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
