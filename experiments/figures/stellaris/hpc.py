@@ -1,13 +1,12 @@
 """Compares Stellaris with PAR-RL on the paper's HPC testbed: 960 cores and 16 GPUs.
 
 The paper does not state its settings on this testbed. Assumptions: one actor per core; fragments of 16 steps, so that a
-run has enough rounds; one learner per GPU in both systems; the same PPO in both systems, with the settings tuned on
-Hopper-v4 and minibatches of an eighth of a batch. Stellaris' actors sample in rounds. If they sample on, as in its
-tuned setting for 16 actors and four learners, it learns nothing here: five seeds end at 17 (2 to 56), after 3.6 s.
+run has enough rounds; one learner per GPU in both systems; the same PPO in both systems, each with its own learning
+rate, minibatches and, in Stellaris, control of its actors.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -26,7 +25,7 @@ from stellaris.systems import DataParallel, StalenessControl, Stellaris
 DESCRIPTION = "reward and cost against PAR-RL's synchronous data-parallel learners, with 960 cores and 16 GPUs"
 
 ACTORS, FRAGMENT, GPUS = 960, 16, 16
-PAR_RL = "PAR-RL"
+STELLARIS, PAR_RL = "stellaris", "PAR-RL"
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * ACTORS * FRAGMENT, 1),
     "small": Size(("Hopper-v4",), 300_000, 5),
@@ -36,38 +35,51 @@ SIZES = {
 }
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What is tuned on this testbed."""
+
+    learning_rate: float
+    minibatch: int
+    control: StalenessControl = StalenessControl()  #: of Stellaris' actors; those of PAR-RL sample in rounds.
+
+
+IN_ROUNDS, SAMPLING_ON = StalenessControl(pace=0), StalenessControl(pace=1)
+#: The settings of both systems: those that are tuned for 16 actors and four learners, with minibatches of an eighth of
+#: a batch, and with actors in rounds.
+CHOSEN = {STELLARIS: Setting(3e-4, 1920, IN_ROUNDS), PAR_RL: Setting(3e-4, 1920)}
+
+
 def variants(environment: str, assumed: testbed.Assumed = testbed.ASSUMED) -> Sequence[Variant]:
     """Returns Stellaris and PAR-RL on the same workload, with one GPU per learner."""
+    return [variant(environment, name, setting, assumed) for name, setting in CHOSEN.items()]
+
+
+def variant(environment: str, name: str, setting: Setting, assumed: testbed.Assumed = testbed.ASSUMED) -> Variant:
+    """Returns one of both systems with a setting, under the testbed's assumptions."""
     preset = presets.tuned(environment)
     own, _ = preset.contenders
     assert isinstance(own.system, Stellaris)
     assert isinstance(own.system.algorithm, PPO)
-    ppo = replace(own.system.algorithm, minibatch_size=ACTORS * FRAGMENT // 8)
-    aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
-    in_rounds = StalenessControl(pace=0)
-    stellaris = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator, control=in_rounds)
-    shard = ppo.minibatch_size // GPUS
-    none_shares = replace(assumed, gpu_sharing=0.0)
+    ppo = replace(own.system.algorithm, learning_rate=setting.learning_rate, minibatch_size=setting.minibatch)
+    make = {STELLARIS: _stellaris, PAR_RL: _par_rl}[name]
     workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
-    contenders = (
-        Contender(
-            own.name,
-            stellaris,
-            testbed.serverless(actors=ACTORS, learners=GPUS, samples=ppo.minibatch_size, assumed=none_shares),
-            _serverless_prices(),
-            own.colour,
-            own.line,
-        ),
-        Contender(
-            PAR_RL,
-            DataParallel(ppo, learners=GPUS),
-            testbed.reserved(actors=ACTORS, learners=GPUS, samples=shard, assumed=assumed),
-            _reserved_prices(),
-            "#CC79A7",
-            ":",
-        ),
-    )
-    return [Variant(contender, workload) for contender in contenders]
+    return Variant(make(own, ppo, setting.control, assumed), workload)
+
+
+def _stellaris(own: Contender, ppo: PPO, control: StalenessControl, assumed: testbed.Assumed) -> Contender:
+    assert isinstance(own.system, Stellaris)
+    aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
+    system = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator, control=control)
+    none_shares = replace(assumed, gpu_sharing=0.0)
+    functions = testbed.serverless(actors=ACTORS, learners=GPUS, samples=ppo.minibatch_size, assumed=none_shares)
+    return Contender(STELLARIS, system, functions, _serverless_prices(), own.colour, own.line)
+
+
+def _par_rl(own: Contender, ppo: PPO, control: StalenessControl, assumed: testbed.Assumed) -> Contender:
+    shard = ppo.minibatch_size // GPUS
+    functions = testbed.reserved(actors=ACTORS, learners=GPUS, samples=shard, assumed=assumed)
+    return Contender(PAR_RL, DataParallel(ppo, learners=GPUS), functions, _reserved_prices(), "#CC79A7", ":")
 
 
 def _reserved_prices() -> tuple[PriceSheet, PriceSheet]:
@@ -106,8 +118,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for name, of in groups.items():
             columns = ("episode_return", "seconds", "cost_demo", "cost_pay_per_use")
             rows.append((environment, name, *(str(curves.last(of, column)) for column in columns)))
-        if {PAR_RL, "stellaris"} <= {*groups}:
-            pair = (groups["stellaris"], groups[PAR_RL])
+        if {PAR_RL, STELLARIS} <= {*groups}:
+            pair = (groups[STELLARIS], groups[PAR_RL])
             ratios = (
                 curves.at_equal_time(*pair),
                 *(curves.ratios(*pair, column) for column in ("seconds", "cost_demo", "cost_pay_per_use")),
