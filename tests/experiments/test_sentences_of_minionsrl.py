@@ -291,6 +291,27 @@ def test_hopper_on_the_event_loop() -> None:
     assert tuned["32"] == "0 of 3"
 
 
+def test_half_cheetah_on_the_event_loop() -> None:
+    home = SMALL / "minionsrl-training" / "halfcheetah"
+    named = {row["actors"]: row for row in rows(home / "table.csv")}
+    table = {name: [shown(row[f"{spent} / all"]) for spent in ("s", "USD")] for name, row in named.items()}
+    assert {int(row["seed"]) for row in rows(home / "runs.csv")} == {*range(40, 45)}
+    name = "learned, for time, on CartPole-v1"
+    assert not [row for row in named.values() if row["reached"] != "5 of 5" and row["actors"] != name]
+    budget = minionsrl.BUDGETS["HalfCheetah-v4", "authors-0.0003"]
+    costs: dict[str, list[float]] = {}
+    for row in rows(home / "runs.csv"):
+        costs.setdefault(row["schedule"], []).append(float(row["cost_pay_per_use"]))
+    within = {one: sum(cost <= budget for cost in of) for one, of in costs.items()}
+    assert not missing(
+        PAGE,
+        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}: there "
+        "time is traded for cost,",
+        f"within its budget in {named[name]['reached']} runs, with {named[name]['mean actors']} actors on average; 16 actors "
+        f"in every round do so in {within['16']} of 5, and 32 in {within['32']} of 5. (The budget, {budget:.3f} USD,",
+    )
+
+
 def test_trained_as_published() -> None:
     home = RESULTS / "minionsrl-learning" / "as-published"
     own = [row for row in rows(home / "schedulers_authors.csv") if row["way"] == "one run, one epoch, raw states"]

@@ -25,6 +25,11 @@ LAST = {
     ),
     "tuning-steps": ("8 x 256 steps, 10 x 64, 0.0003, lambda 0.95", "8 x 256 steps, 10 x 256, 0.001, lambda 0.95"),
     "stellaris-hpc-sweeps": ("stellaris, variation 1", "stellaris, gradient 4"),
+    "stellaris-hpc-tuning": (
+        "stellaris: 0.0003, 1920 items, in rounds",
+        "stellaris: 0.0003, 3840 items, sampling on",
+        "PAR-RL: 0.001, 1920 items",
+    ),
     "stellaris-scaling": ("stellaris, actors 4", "stellaris, actors 64", "stellaris, learners 1"),
 }
 #: Runs that several studies have in common are done once.

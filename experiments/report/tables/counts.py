@@ -42,7 +42,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     ),
     (
         minionsrl.TRAINING,
-        "`minionsrl-training` on CartPole-v1 and Hopper-v4",
+        "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4",
         "[MinionsRL](minionsrl-results.md#on-the-event-loop-with-both-learners)",
     ),
     (

@@ -67,7 +67,7 @@ def _name(row: Mapping[str, str]) -> str:
 
 _STUDY = "small/minionsrl-training"
 #: Runs of `minionsrl-training`, by their place.
-TRAINING = (_STUDY, f"{_STUDY}/hopper", f"{_STUDY}/hopper-tuned")
+TRAINING = (_STUDY, *(f"{_STUDY}/{place}" for place in ("hopper", "hopper-tuned", "halfcheetah")))
 
 
 def compared() -> Table:
