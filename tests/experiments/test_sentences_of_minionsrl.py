@@ -303,11 +303,12 @@ def test_half_cheetah_on_the_event_loop() -> None:
     for row in rows(home / "runs.csv"):
         costs.setdefault(row["schedule"], []).append(float(row["cost_pay_per_use"]))
     within = {one: sum(cost <= budget for cost in of) for one, of in costs.items()}
+    learned = named[name]
     assert not missing(
         PAGE,
-        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}: there "
-        "time is traded for cost,",
-        f"within its budget in {named[name]['reached']} runs, with {named[name]['mean actors']} actors on average; 16 actors "
+        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}: "
+        "there time is traded for cost,",
+        f"within its budget in {learned['reached']} runs, with {learned['mean actors']} actors on average; 16 actors "
         f"in every round do so in {within['16']} of 5, and 32 in {within['32']} of 5. (The budget, {budget:.3f} USD,",
     )
 
