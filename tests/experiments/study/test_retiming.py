@@ -21,11 +21,14 @@ def learned(cell, folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", [False, True])
-def test_times_are_those_of_a_run_and_returns_those_of_another(tmp_path, parallel):
-    """A dry run has the clock and the bills of a run that learns, to the last digit; the returns are the other's."""
+@pytest.mark.parametrize(("parallel", "steps"), [(False, 256), (True, 256), (False, 288), (True, 288)])
+def test_times_are_those_of_a_run_and_returns_those_of_another(tmp_path, parallel, steps):
+    """A dry run has the clock and the bills of a run that learns, to the last digit; the returns are the other's.
+
+    Also if the budget is spent within a round: the last row then has the fragments that were delivered by then.
+    """
     (tmp_path / "cells").mkdir()
-    base = tiny()
+    base = dataclasses.replace(tiny(), budget=Budget(steps=steps))
     if parallel:
         system = DataParallel(PPO_CONFIG, learners=2)
         base = dataclasses.replace(base, contender=presets.contender("parallel", system, colour="#000000"))
