@@ -30,7 +30,7 @@ def retime(workload: Workload, outcome: Outcome, base: Sequence[Row]) -> None:
     run_dry(contender.system, workload, platform=platform, budget=outcome.budget, seed=outcome.seed)
     timed = history(platform.trace, prices=contender.prices, functions=platform.functions)
     if len(base) > len(timed):
-        # `train` adds a row for what has happened since the last round, before the budget was spent; a dry run does not.
+        # `train` adds a row for what happened after the last round, until the budget was spent; a dry run does not.
         platform.trace.append(platform.now, "round", value=base[-1]["round"])
         timed = history(platform.trace, prices=contender.prices, functions=platform.functions)
     same = ("round", "steps", "version", "gradients")
