@@ -289,10 +289,17 @@ class Panel(NamedTuple):
     level: float | None = None  #: height of a dotted reference line.
 
 
+#: The most panels of a sweep in one row; with more, a page would show them too small.
+_ABREAST = 5
+
+
 def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
     """Draws results over a varied parameter: estimates, intervals if there are enough seeds, and runs as points."""
-    with figure(path, title, columns=len(panels), suffixes=(".png", ".pdf")) as several:
-        for axes, panel in zip(several, panels, strict=True):
+    rows = 1 if len(panels) <= _ABREAST else 2
+    with figure(path, title, columns=-(-len(panels) // rows), rows=rows, suffixes=(".png", ".pdf")) as several:
+        for empty in several[len(panels) :]:
+            empty.set_visible(False)
+        for axes, panel in zip(several[: len(panels)], panels, strict=True):
             for contender, points in panel.lines:
                 estimates = [estimate(values) for values in points.values()]
                 style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}

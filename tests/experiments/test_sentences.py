@@ -228,6 +228,34 @@ def test_sensitivity():
     )
 
 
+def test_when_the_ratios_hold_with_tuned_settings():
+    of = {assumed: ratios for assumed, *ratios in TABLES["sweeps"]().rows}
+    default, *_ = of.values()
+    first = {name: ratios[0] for name, ratios in of.items()}
+    ends = {name: [float(x) for x in re.findall(r"[\d.]+", returns)[1:]] for name, returns in first.items()}
+    updates, step = "they take four times as long", "an environment's step takes a quarter as long"
+    gradient, turns = (
+        "a gradient takes a quarter as long",
+        "four learners on a GPU take turns: each four times as slow",
+    )
+    assert {name for name, (_, high) in ends.items() if high < 1} == {gradient, updates, step}
+    slow = "a gradient's time grows in proportion to its samples"
+    assert [name for name, (low, _) in ends.items() if low > 1] == [slow]
+    use = {name: float(middle(ratios[2], ".3f")) for name, ratios in of.items()}
+    varied = [use[name] for name in ("no variation of durations", *(f"variation {cv}" for cv in ("0.25", "0.5", "1")))]
+    assert varied == sorted(varied, reverse=True)
+    assert {name for name, ratios in of.items() if float(middle(ratios[1], ".3f")) > 1} == {turns, updates, step}
+    places, idle = (f"{use[name]:.2f}" for name in list(of)[-2:])
+    assert not missing(
+        "docs/results.md",
+        f"if they take four times as long, {first[updates]}, if a step of the environment takes a quarter as long, "
+        f"{first[step]}, or a gradient, {first[gradient]}.",
+        f"if a gradient's time is proportional to its samples, {first[slow]}:",
+        f"By use Stellaris always costs less, {min(use.values()):.2f} to {max(use.values()):.2f} times as much,",
+        f"or if idle GPUs are billed, {float(middle(default[2], '.3f')):.2f} becomes {places} or {idle}.",
+    )
+
+
 def test_when_the_ratios_hold():
     _, *demo = TABLES["demo-sweeps"]().rows
     ratios = [float(middle(returns)) for assumed, returns, *_ in demo if "overhead" not in assumed]

@@ -177,6 +177,17 @@ def test_over_what_is_varied(drawn):
     assert len(second.lines) < len(first.lines)
 
 
+@pytest.mark.parametrize(("count", "columns"), [(5, 5), (6, 3), (7, 4)])
+def test_many_panels_are_in_two_rows(count, columns, drawn):
+    """Each shows its own values; a place that is left over stays empty."""
+    contender = SimpleNamespace(name="it", colour="#0072B2", line="-")
+    panels = [plots.Panel(f"{i}", "y", [plots.Line(contender, {0: [float(i)]})]) for i in range(count)]
+    plots.sweep(panels, Path("x"), title="")
+    shown = [axes for axes in drawn[0].axes if axes.get_visible()]
+    assert [axes.get_xlabel() for axes in shown] == [f"{i}" for i in range(count)]
+    assert drawn[0].axes[0].get_gridspec().ncols == columns
+
+
 def test_boxes(drawn):
     """The median and the quartiles, whiskers from the 5th to the 95th percentile, and what is assumed."""
     plots.spread({"it": np.arange(1.0, 102.0)}, Path("x"), level=50.0, title="actor")
