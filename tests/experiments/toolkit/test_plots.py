@@ -42,11 +42,11 @@ def drawn(monkeypatch):
     canvases = []
 
     @contextmanager
-    def figure(path, title, *, columns, **options):
-        canvas, axes = plt.subplots(1, columns, squeeze=False, layout="constrained")
+    def figure(path, title, *, columns, rows=1, **options):
+        canvas, axes = plt.subplots(rows, columns, squeeze=False, layout="constrained")
         axes[0][0].set_title(title, loc="left")
         canvases.append(canvas)
-        yield list(axes[0])
+        yield list(axes.flat)
 
     monkeypatch.setattr(plots, "figure", figure)
     yield canvases
