@@ -246,8 +246,10 @@ def test_when_the_ratios_hold_with_tuned_settings():
     assert varied == sorted(varied, reverse=True)
     assert {name for name, ratios in of.items() if float(middle(ratios[1], ".3f")) > 1} == {turns, updates, step}
     places, idle = (f"{use[name]:.2f}" for name in list(of)[-2:])
+    pooled = TABLES["claims"]().rows[0][2]
     assert not missing(
         "docs/results.md",
+        f"against which the default's ratio is {pooled.split(' ')[0]}.",
         f"if they take four times as long, {first[updates]}, if a step of the environment takes a quarter as long, "
         f"{first[step]}, or a gradient, {first[gradient]}.",
         f"if a gradient's time is proportional to its samples, {first[slow]}:",
