@@ -1,10 +1,11 @@
 """Tunes Stellaris and PAR-RL on the HPC testbed, with eight settings each, for the return at equal time.
 
 Written down before the first run: every setting learns for 5 virtual seconds, on seeds that no result uses; chosen is
-the setting with the greatest mean return at the end. (There were to be two seeds; of seven runs that were made first, two
-of the same setting had 52 and 338, so there are four.) Five seconds are about as long as Stellaris needs for the 300,000
-steps of `stellaris-hpc`. Stellaris has two learning rates, two minibatches and both ways of sampling. PAR-RL samples in
-one way, and a gradient of a large shard takes it as long as one of a small shard, so it has four minibatches.
+the setting with the greatest mean return at the end. (There were to be two seeds; of seven runs that were made first,
+two of the same setting had 52 and 338, so there are four.) Five seconds are about as long as Stellaris needs for the
+300,000 steps of `stellaris-hpc`. Stellaris has two learning rates, two minibatches and both ways of sampling. PAR-RL
+samples in one way, and a gradient of a large shard takes it as long as one of a small shard, so it has four
+minibatches.
 """
 
 from collections.abc import Sequence
