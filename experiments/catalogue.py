@@ -99,7 +99,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-hpc": Entry(
         "figures.stellaris.hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS, kind="study"
     ),
-    "stellaris-hpc-tuning": Entry("figures.stellaris.hpc_tuning", "", {"smoke": "1", "small": "60", "paper": "60"}),
+    "stellaris-hpc-tuning": Entry("figures.stellaris.hpc_tuning", "", {"smoke": "1", "small": "60"}),
     "stellaris-demo-sweeps": Entry(
         "figures.stellaris.demo_sweeps", f"{STELLARIS}, the same with the demo's settings", _MANY_VARIANTS, kind="study"
     ),

@@ -304,6 +304,8 @@ def test_half_cheetah_on_the_event_loop() -> None:
         costs.setdefault(row["schedule"], []).append(float(row["cost_pay_per_use"]))
     within = {one: sum(cost <= budget for cost in of) for one, of in costs.items()}
     learned = named[name]
+    longer, cost = (float(part.split(" ")[0]) for part in table["16"])
+    assert (round(1 / (longer - 1)), cost) == (7, 0.75)  # a seventh longer, for three quarters
     assert not missing(
         PAGE,
         f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}: "

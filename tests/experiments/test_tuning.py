@@ -6,6 +6,7 @@ from statistics import mean
 import pytest
 
 from experiments import tuning
+from experiments.figures.stellaris import hpc, hpc_tuning
 from experiments.tasks import presets
 from stellaris._core.describe import describe
 from stellaris.acting import ActorCritic
@@ -20,6 +21,14 @@ def test_every_system_has_as_many_settings(environment):
     assert len({len(settings) for settings in of.values()}) == 1
     for settings in of.values():
         assert len({repr(describe(system)) for system in settings.values()}) == len(settings)
+
+
+def test_both_systems_have_eight_settings_on_the_hpc_testbed():
+    assert {*hpc_tuning.SETTINGS} == {*hpc.CHOSEN}
+    for name, settings in hpc_tuning.SETTINGS.items():
+        variants = [hpc.variant("Hopper-v4", name, setting) for setting in settings.values()]
+        assert len({repr(describe(variant.contender.system)) for variant in variants}) == len(settings) == 8
+        assert {variant.contender.name for variant in variants} == {name}
 
 
 @pytest.mark.parametrize("environment", tuning.TUNED)

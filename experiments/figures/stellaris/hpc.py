@@ -62,21 +62,17 @@ def variant(environment: str, name: str, setting: Setting, assumed: testbed.Assu
     assert isinstance(own.system, Stellaris)
     assert isinstance(own.system.algorithm, PPO)
     ppo = replace(own.system.algorithm, learning_rate=setting.learning_rate, minibatch_size=setting.minibatch)
-    make = {STELLARIS: _stellaris, PAR_RL: _par_rl}[name]
     workload = replace(preset.workload, actors=ACTORS, fragment=FRAGMENT)
-    return Variant(make(own, ppo, setting.control, assumed), workload)
-
-
-def _stellaris(own: Contender, ppo: PPO, control: StalenessControl, assumed: testbed.Assumed) -> Contender:
-    assert isinstance(own.system, Stellaris)
+    if name == PAR_RL:
+        return Variant(_par_rl(ppo, assumed), workload)
     aggregator = staleness_aware(GPUS, decay=1.0, combine="sequential")
-    system = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator, control=control)
+    system = replace(own.system, algorithm=ppo, learners=GPUS, aggregator=aggregator, control=setting.control)
     none_shares = replace(assumed, gpu_sharing=0.0)
     functions = testbed.serverless(actors=ACTORS, learners=GPUS, samples=ppo.minibatch_size, assumed=none_shares)
-    return Contender(STELLARIS, system, functions, _serverless_prices(), own.colour, own.line)
+    return Variant(replace(own, system=system, functions=functions, prices=_serverless_prices()), workload)
 
 
-def _par_rl(own: Contender, ppo: PPO, control: StalenessControl, assumed: testbed.Assumed) -> Contender:
+def _par_rl(ppo: PPO, assumed: testbed.Assumed) -> Contender:
     shard = ppo.minibatch_size // GPUS
     functions = testbed.reserved(actors=ACTORS, learners=GPUS, samples=shard, assumed=assumed)
     return Contender(PAR_RL, DataParallel(ppo, learners=GPUS), functions, _reserved_prices(), "#CC79A7", ":")

@@ -44,7 +44,6 @@ SETTINGS = {
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * hpc.ACTORS * hpc.FRAGMENT, 1),
     "small": Size(("Hopper-v4",), 10_000_000, 4),
-    "paper": Size(("Hopper-v4",), 10_000_000, 4),
 }
 
 
