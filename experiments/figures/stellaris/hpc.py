@@ -41,12 +41,12 @@ class Setting:
 
     learning_rate: float
     minibatch: int
-    control: StalenessControl = StalenessControl()  #: of Stellaris' actors; those of PAR-RL sample in rounds.
+    control: StalenessControl = StalenessControl()  #: of Stellaris' actors; PAR-RL's sample in rounds.
 
 
 IN_ROUNDS, SAMPLING_ON = StalenessControl(pace=0), StalenessControl(pace=1)
-#: The settings of both systems: those that are tuned for 16 actors and four learners, with minibatches of an eighth of
-#: a batch, and with actors in rounds.
+#: The settings of both systems: as tuned for 16 actors and four learners, with minibatches of an eighth of a batch, and
+#: with actors in rounds.
 CHOSEN = {STELLARIS: Setting(3e-4, 1920, IN_ROUNDS), PAR_RL: Setting(3e-4, 1920)}
 
 
