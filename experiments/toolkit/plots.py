@@ -196,8 +196,10 @@ def per_run(
                         color=contender.colour,
                         linestyle=contender.line,
                     )
-            axes.set(xlabel=xlabel, ylabel=label, ylim=(0, None))
+            axes.set(xlabel=xlabel, ylabel=label)
             axes.set_xlim(left=0)
+            if axes.dataLim.y0 >= 0:  # returns may be negative
+                axes.set_ylim(bottom=0)
         legend(several[0])
 
 

@@ -107,6 +107,18 @@ def test_many_runs_are_a_median_with_quartiles(drawn):
     assert (len(few.lines), len(few.collections)) == (2, 0)
 
 
+@pytest.mark.parametrize(("lowest", "from_zero"), [(-200.0, False), (20.0, True)])
+@pytest.mark.parametrize("count", [2, 5])
+def test_negative_returns_are_on_the_picture(lowest, from_zero, count, drawn):
+    """Without them the axis begins at 0."""
+    contender = SimpleNamespace(name="it", colour="#0072B2", line="-")
+    rows = [{"round": 1.0, "return": lowest}, {"round": 2.0, "return": 300.0}]
+    curves = plots.Curves(contender, [rows] * count)
+    plots.per_run([curves], Path("x"), title="", xlabel="", panels={"return": "return"})
+    low, _ = drawn[0].axes[0].get_ylim()
+    assert (low == 0.0) if from_zero else (low <= lowest)
+
+
 def test_a_group_of_bars_per_name(drawn):
     """A bar per part, side by side, on a logarithmic axis: 4 ms shows beside 2,000."""
     plots.grouped({"actor": {"waiting": 4.0, "running": 2000.0}}, Path("x"), title="", ylabel="ms")
