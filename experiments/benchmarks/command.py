@@ -7,7 +7,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks import cluster, corrections, gpu, lab, losses, overhead, peers, platform, replay, training
+from experiments.benchmarks import (
+    cluster,
+    corrections,
+    gpu,
+    lab,
+    language,
+    losses,
+    overhead,
+    peers,
+    platform,
+    replay,
+    training,
+)
 from experiments.benchmarks.measuring import Comparison
 from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
@@ -24,6 +36,7 @@ BENCHMARKS = {
     "cluster": cluster,
     "replay": replay,
     "lab": lab,
+    "language": language,
     "gpu": gpu,
 }
 
