@@ -17,7 +17,7 @@ def measured(benchmark: str, *, without: str = "") -> Table:
 
 
 def _shown(name: str, text: str) -> str:
-    return f"{float(text):.2f}" if name == "ratio" else text
+    return f"{float(text):.2f}" if name == "ratio" and text else text
 
 
 #: Rows about memory, which the page tells in words.
@@ -28,4 +28,5 @@ TABLES = {
     "benchmarks-platform": lambda: measured("platform"),
     "benchmarks-overhead": lambda: measured("overhead"),
     "benchmarks-corrections": lambda: measured("corrections", without=_MEMORY),
+    "benchmarks-gpu": lambda: measured("gpu"),
 }

@@ -149,19 +149,21 @@ def test_a_sweep_pools_its_baseline(files):
 
 
 def test_a_benchmark(files):
-    """Empty columns and rows of another kind are left out; a ratio has two digits."""
+    """Empty columns and rows of another kind are left out; a ratio has two digits, if there is one."""
     numbers = {"measured": "1 s", "against": "3 s", "ratio": "0.3333", "wanted": ""}
+    nothing = dict.fromkeys(("against", "ratio", "wanted"), "")
     files(
         "benchmarks/it.csv",
         {"what": "one", **numbers, "waiting": "0.2 s"},
         {"what": "two", **numbers},
         {"what": "memory of it", **numbers},
+        {"what": "three", "measured": "2 s", **nothing},
     )
     assert speed.measured("it", without="memory") == Table(
         ["what", "measured", "against", "ratio", "waiting"],
-        [["one", "1 s", "3 s", "0.33", "0.2 s"], ["two", "1 s", "3 s", "0.33", ""]],
+        [["one", "1 s", "3 s", "0.33", "0.2 s"], ["two", "1 s", "3 s", "0.33", ""], ["three", "2 s", "", "", ""]],
     )
-    assert len(speed.measured("it").rows) == 3
+    assert len(speed.measured("it").rows) == 4
 
 
 def test_a_prediction(files):
