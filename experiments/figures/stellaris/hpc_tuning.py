@@ -41,6 +41,11 @@ SETTINGS = {
         for items in (1920, 3840, 7680, 15_360)
     },
 }
+#: The chosen settings' words.
+CHOSEN = {
+    name: next(words for words, setting in SETTINGS[name].items() if setting == chosen)
+    for name, chosen in hpc.CHOSEN.items()
+}
 SIZES = {
     "smoke": Size(("CartPole-v1",), 3 * hpc.ACTORS * hpc.FRAGMENT, 1),
     "small": Size(("Hopper-v4",), 10_000_000, 4),

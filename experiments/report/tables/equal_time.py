@@ -1,9 +1,10 @@
 """The tables of the comparison at equal time, and of the tuning before it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
 from experiments import tuning
+from experiments.figures.stellaris import hpc_tuning
 from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
 from experiments.report.tables.table import Table
 from experiments.toolkit.statistics import estimate, ratio
@@ -20,34 +21,54 @@ _LABELS = {
     "asynchronous actors": "asynchronous actors, IMPALA",
     "stellaris": "Stellaris, PPO",
     "stellaris, IMPACT": "Stellaris, IMPACT",
+    "PAR-RL": "PAR-RL",
 }
 
 
 def tuned(environment: str) -> Table:
     """Returns the best setting of each system, and the next best, by the mean outcome over the tuning seeds."""
     of = tuning.of(environment)
-    groups = runs(_TUNING[environment], environment)
     column = "mean_return" if of.over_the_run else "final_return"
+    outcome = f"mean return over {of.seconds:g} s" if of.over_the_run else f"return after {of.seconds:g} s"
+    groups = runs(_TUNING[environment], environment)
+    return _ranked((environment, outcome), of.settings, of.chosen, groups, column)
+
+
+def tuned_for_hpc() -> Table:
+    """Returns the best setting of Stellaris and of PAR-RL on the HPC testbed, and the next best."""
+    groups = runs("small/stellaris-hpc-tuning", "Hopper-v4")
+    outcome = f"return after {hpc_tuning.SECONDS:g} s"
+    return _ranked(("960 cores, 16 GPUs", outcome), hpc_tuning.SETTINGS, hpc_tuning.CHOSEN, groups, "final_return")
+
+
+def _ranked(
+    headings: tuple[str, str],
+    settings: Mapping[str, Collection[str]],
+    chosen: Mapping[str, str],
+    groups: Mapping[str, Sequence[Mapping[str, str]]],
+    column: str,
+) -> Table:
+    """Ranks each system's settings by the mean of a column over the runs of each setting."""
     outcomes = {setting: [float(row[column]) for row in group] for setting, group in groups.items()}
     lines = []
-    for system, label in _LABELS.items():
-        own = [f"{system}: {setting}" for setting in of.settings[system]]
+    for system in (system for system in _LABELS if system in settings):
+        own = [f"{system}: {setting}" for setting in settings[system]]
         best, other, *_ = sorted(own, key=lambda setting: -fmean(outcomes[setting]))
-        assert best == f"{system}: {of.chosen[system]}"
+        assert best == f"{system}: {chosen[system]}"
         found = outcomes[best]
         lines.append(
             (
-                label,
-                of.chosen[system],
+                _LABELS[system],
+                chosen[system],
                 f"{fmean(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})",
                 f"{middle(groups[best], 'steps'):,.0f}",
                 f"{middle(groups[best], 'gradients'):,.0f}",
                 f"{fmean(outcomes[other]):,.0f} ({other.removeprefix(f'{system}: ')})",
             )
         )
-    outcome = f"mean return over {of.seconds:g} s" if of.over_the_run else f"return after {of.seconds:g} s"
-    headings = (environment, "best of eight settings", outcome, "steps", "gradients", "the next best")
-    return Table(headings, lines, left=("best of eight settings", "the next best"))
+    setting, outcome = headings
+    names = (setting, "best of eight settings", outcome, "steps", "gradients", "the next best")
+    return Table(names, lines, left=("best of eight settings", "the next best"))
 
 
 def compared(environment: str) -> Table:
