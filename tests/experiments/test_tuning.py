@@ -12,7 +12,7 @@ from stellaris._core.describe import describe
 from stellaris.acting import ActorCritic
 from tests.experiments import csv_rows
 
-RUNS = Path(tuning.__file__).with_name("results") / "small" / "tuning"
+RUNS = Path(tuning.__file__).with_name("results") / "small"
 
 
 @pytest.mark.parametrize("environment", tuning.TUNED)
@@ -36,14 +36,24 @@ def test_the_chosen_settings_are_the_best_of_the_committed_runs(environment):
     """By the mean of the outcome over the tuning seeds, of which each setting has as many."""
     tuned = tuning.of(environment)
     outcome = "mean_return" if tuned.over_the_run else "final_return"
+    runs = RUNS / {"Hopper-v4": "tuning", "CartPole-v1": "tuning/cartpole"}[environment]
+    assert best(runs, tuned.settings, outcome) == tuned.chosen
+
+
+def test_the_settings_on_the_hpc_testbed_are_the_best_of_the_committed_runs():
+    chosen = best(RUNS / "stellaris-hpc-tuning", hpc_tuning.SETTINGS, "final_return")
+    assert {name: hpc_tuning.SETTINGS[name][words] for name, words in chosen.items()} == hpc.CHOSEN
+
+
+def best(runs, settings, outcome):
+    """The best setting of each system; every setting has four runs."""
     outcomes: dict[str, dict[str, list[float]]] = {}
-    for row in csv_rows.rows(RUNS / {"Hopper-v4": ".", "CartPole-v1": "cartpole"}[environment] / "runs.csv"):
+    for row in csv_rows.rows(runs / "runs.csv"):
         setting = row["setting"].removeprefix(f"{row['system']}: ")
         outcomes.setdefault(row["system"], {}).setdefault(setting, []).append(float(row[outcome]))
-    assert {name: {*of} for name, of in outcomes.items()} == {name: {*of} for name, of in tuned.settings.items()}
-    assert {len(of) for settings in outcomes.values() for of in settings.values()} == {4}
-    best = {name: max(settings, key=lambda one: mean(settings[one])) for name, settings in outcomes.items()}
-    assert best == tuned.chosen
+    assert {name: {*of} for name, of in outcomes.items()} == {name: {*of} for name, of in settings.items()}
+    assert {len(of) for several in outcomes.values() for of in several.values()} == {4}
+    return {name: max(several, key=lambda one: mean(several[one])) for name, several in outcomes.items()}
 
 
 @pytest.mark.parametrize("environment", tuning.TUNED)

@@ -28,5 +28,6 @@ TABLES = {
     "benchmarks-platform": lambda: measured("platform"),
     "benchmarks-overhead": lambda: measured("overhead"),
     "benchmarks-corrections": lambda: measured("corrections", without=_MEMORY),
+    "benchmarks-language": lambda: measured("language"),
     "benchmarks-gpu": lambda: measured("gpu"),
 }
