@@ -51,7 +51,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[MinionsRL](minionsrl-results.md#the-papers-other-figures)",
     ),
     (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
-    (("small/stellaris-hpc",), "`stellaris-hpc`", "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)"),
+    (
+        ("small/stellaris-hpc", "small/stellaris-hpc-tuning"),
+        "`stellaris-hpc`, `stellaris-hpc-tuning`",
+        "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)",
+    ),
     (
         ("hopper",),
         "`stellaris-training --env Hopper-v4 --steps 1000000 --seeds 3`",
@@ -62,7 +66,6 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "`stellaris-training --env Qbert-v5 --steps 200000 --seeds 3`, synchronous and Stellaris",
         "[Qbert](#qbert)",
     ),
-    (("tuning",), "`tuning`, an earlier grid", "[what makes the difference](systems.md#tuned-alike)"),
     (
         ("small/tuning-steps",),
         "`tuning-steps`",

@@ -160,39 +160,6 @@ def aggregators() -> Table:
     return Table(("aggregator", "return", "replayed", "virtual s", "staleness"), lines)
 
 
-def tuned() -> Table:
-    """Returns the chosen setting of each system, and the best of its other settings."""
-    groups: dict[str, dict[str, Mapping[str, str]]] = {}
-    for row in rows("tuning/runs.csv"):
-        groups.setdefault(row["system"], {})[row["setting"]] = row
-    lines = []
-    for system, (label, chosen, words) in _CHOSEN.items():
-        own = groups[system].pop(chosen)
-        best = max(groups[system].values(), key=lambda row: float(row["final_return"]))
-        numbers = (f"{float(own[name]):,.0f}" for name in ("final_return", "virtual_seconds", "gradients"))
-        time = f"{float(best['virtual_seconds']):,.0f} s"
-        lines.append((label, words, *numbers, f"{float(best['final_return']):,.0f} in {time} ({best['setting']})"))
-    headings = ("", "chosen", "return", "virtual s", "gradients", "best of the others")
-    return Table(headings, lines, left=("chosen", "best of the others"))
-
-
-#: The chosen setting of each system: the system's name on the page, the setting's name in `tuning`, and its meaning.
-_CHOSEN = {
-    "synchronous": ("`Synchronous`", "6e-4", "learning rate 6e-4, 10 epochs of 512"),
-    "stellaris": (
-        "`Stellaris`",
-        "in rounds, a step each, 6e-4",
-        "the same, actors in rounds, a step for each gradient",
-    ),
-    "asynchronous actors": (
-        "`AsynchronousActors`, IMPALA",
-        "1e-3, 4 x 4, in rounds",
-        "1e-3, 4 epochs of 4 fragments, in rounds",
-    ),
-    "IMPACT": ("`CircularReplay`", "3e-4, 10 turns, one batch", "3e-4, up to 10 turns of one batch"),
-}
-
-
 def million_steps() -> Table:
     """Returns return and time of the tuned systems after a million steps of Hopper-v4."""
     labels = {
