@@ -82,3 +82,13 @@ def test_a_comparison_is_on_the_disk_before_the_next_begins(no_cluster, monkeypa
     with pytest.raises(PowerCutError):
         command.main(["cluster-vs-simulation", "--system", "stellaris", "--out", str(tmp_path)])
     assert [one["updates"] for one in rows(tmp_path / "runs.csv")] == ["1.0", "1.0", "2.0", "2.0"]
+
+
+def test_a_comparison_has_its_provenance_beside_it(no_cluster, monkeypatch, tmp_path):
+    measured = Measured(dict.fromkeys(vs_simulation._QUANTITIES, 1.0), np.ones(3))
+    monkeypatch.setattr(
+        vs_simulation, "_pair", lambda row, workload, seed, *rest: Pair(row.name, seed, measured, measured)
+    )
+    arguments = ("--system", "stellaris", "--seeds", "1", "--out", str(tmp_path))
+    assert command.main(["cluster-vs-simulation", *arguments]) == 0
+    assert {"commit", "code", "jax", "processor"} <= {*json.loads((tmp_path / "provenance.json").read_text())}

@@ -288,9 +288,7 @@ def test_when_the_ratios_hold():
 def test_scaling():
     of = {name: result(runs, "final_return") for name, runs in by_variant(SMALL / "stellaris-scaling").items()}
     rows = table("stellaris-scaling", "variant")
-    speed = {
-        name: f"{float(row['steps / virtual s'].split()[0].replace(',', '')):,.0f}" for name, row in rows.items()
-    }
+    speed = {name: f"{float(row['steps / virtual s'].split()[0].replace(',', '')):,.0f}" for name, row in rows.items()}
     stellaris, synchronous = (
         [middle(of[f"{name}, actors {n}"], ".0f") for n in (16, 256, 1024)] for name in ("stellaris", "synchronous")
     )
