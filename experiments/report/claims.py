@@ -20,8 +20,8 @@ ENOUGH = 0.7
 _RESULTS = Path(__file__).parents[1] / "results"
 #: Runs of the tuned synchronous system over a million steps, which give the tuned baseline's return.
 _LONG = _RESULTS / "hopper" / "curves.csv"
-#: Trajectories per second of `benchmarks replay`, ours and Reverb's, by load: one row per run.
-_REVERB = _RESULTS / "replay" / "reverb.csv"
+#: The rows of `benchmarks replay`.
+_REPLAYED = _RESULTS / "benchmarks" / "replay.csv"
 
 
 class Claim(NamedTuple):
@@ -186,12 +186,12 @@ def _tested(run: Run) -> float:
 def committed() -> dict[str, list[Finding]]:
     """Returns findings for the claims that no study measures, by claim, from tables committed in the repository."""
     found: dict[str, list[Finding]] = {}
-    rows = output.read_rows(_REVERB)
-    for load in dict.fromkeys(row["load"] for row in rows):
-        ratios = [float(row["ours"]) / float(row["theirs"]) for row in rows if row["load"] == load]
-        command = "python -m experiments benchmarks replay"
-        finding = Finding(estimate(ratios), load, f"{len(ratios)} runs", len(ratios), True, None, command)
-        found.setdefault(_REPLAY, []).append(finding)
+    for row in output.read_rows(_REPLAYED):
+        load, colon, against = row["what"].partition(":")
+        if colon and against.endswith("against Reverb"):
+            command = "python -m experiments benchmarks replay"
+            finding = Finding(estimate([float(row["ratio"])]), load, "1 run", 1, True, None, command)
+            found.setdefault(_REPLAY, []).append(finding)
     return found
 
 

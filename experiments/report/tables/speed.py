@@ -28,6 +28,9 @@ TABLES = {
     "benchmarks-platform": lambda: measured("platform"),
     "benchmarks-overhead": lambda: measured("overhead"),
     "benchmarks-corrections": lambda: measured("corrections", without=_MEMORY),
+    "benchmarks-lab": lambda: measured("lab"),
+    "benchmarks-replay": lambda: measured("replay"),
+    "benchmarks-cluster": lambda: measured("cluster"),
     "benchmarks-language": lambda: measured("language"),
     "benchmarks-gpu": lambda: measured("gpu"),
 }

@@ -180,11 +180,13 @@ def test_committed_measurements():
     root = Path(__file__).parents[3]
     results, docs = root / "experiments" / "results", (root / "docs" / "benchmarks.md").read_text()
     (measured,) = claims.committed().values()
-    assert {one.environment for one in measured} == {row["load"] for row in rows(results / "replay" / "reverb.csv")}
-    for row in rows(results / "replay" / "reverb.csv"):
-        (line,) = (line for line in docs.splitlines() if line.startswith(f"| {row['load']}: Reverb"))
-        assert f"{int(row['ours']):,}" in line
-        assert f"{int(row['theirs']):,}" in line
+    against = {row["what"]: row for row in rows(results / "benchmarks" / "replay.csv")}
+    assert [one.environment for one in measured] == ["steps", "frames"]
+    for one in measured:
+        row = against[f"{one.environment}: trajectories/s against Reverb"]
+        ours, theirs = (float(row[side].replace(",", "")) for side in ("measured", "against"))
+        assert one.ours.middle == pytest.approx(ours / theirs, rel=1e-3)
+        assert f"| {row['what']} | {row['measured']} | {row['against']} |" in docs
     sweep = rows(results / "small" / "stellaris-demo-sweeps" / "table.csv")
     overhead = {row["testbed"]: float(row["return at equal time"].split()[0]) for row in sweep}
     (claim,) = (claim for claim in claims.claims() if claim.claim == REWARD)
