@@ -12,7 +12,7 @@ from rich.table import Table
 from experiments.study import study, tidy
 from experiments.study.cells import Cell, code_version, failure, finished
 from experiments.study.study import Study
-from experiments.toolkit import options, output
+from experiments.toolkit import options, output, provenance
 
 #: The committed results of the preset `small`.
 COMMITTED = Path(__file__).parents[1] / "results" / "small"
@@ -28,7 +28,7 @@ class Repeated(NamedTuple):
     name: str  #: the study's name.
     cell: Cell
     row: Mapping[str, str]  #: the committed results.
-    same_code: bool  #: whether the library's code is that of the committed results.
+    other: str  #: what may have changed the results: "other code", "other instructions"; else "".
 
 
 def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None:
@@ -48,9 +48,10 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
     shortest = [key for key in sorted(took, key=lambda key: took[key]) if key in cells and key in rows]
     if not shortest:
         raise LookupError(f"{name}: none of the {len(rows)} committed runs is part of the study any more")
-    provenance = folder / "provenance.json"
-    code = json.loads(provenance.read_text())["code"] if provenance.exists() else ""
-    return Repeated(name, cells[shortest[0]], rows[shortest[0]], code == code_version())
+    made = json.loads(beside.read_text()) if (beside := folder / "provenance.json").exists() else {}
+    here = {"code": code_version(), "instructions": provenance.instructions()}
+    other = next((f"other {name}" for name, value in here.items() if made.get(name) != value), "")
+    return Repeated(name, cells[shortest[0]], rows[shortest[0]], other)
 
 
 def check(names: Mapping[str, Study], out: Path, jobs: int, console: Console, committed: Path = COMMITTED) -> int:
@@ -64,7 +65,8 @@ def check(names: Mapping[str, Study], out: Path, jobs: int, console: Console, co
       committed: the folder of the committed results.
 
     Returns:
-      The number of runs that failed, or differ although the library's code is the same.
+      The number of runs that failed, or differ although the library's code and the processor's instructions are the
+      same.
     """
     repeated = [one for name, of in names.items() if (one := chosen(name, of, committed))]
     with study.workers() as idle:
@@ -79,10 +81,10 @@ def check(names: Mapping[str, Study], out: Path, jobs: int, console: Console, co
             continue
         now = {name: "" if value is None else str(value) for name, value in tidy.figures(result).items()}
         different = [name for name, value in now.items() if value != one.row.get(name)]
-        wrong += bool(different) and one.same_code
+        wrong += bool(different) and not one.other
         numbers = [f"{float(of[column] or 'nan'):,.6g}" for column in _SHOWN for of in (one.row, now)]
-        code = "the same code" if one.same_code else "other code"
-        table.add_row(one.name, one.cell.label, *numbers, f"differs ({code})" if different else "equal")
+        why = one.other or "the same code"
+        table.add_row(one.name, one.cell.label, *numbers, f"differs ({why})" if different else "equal")
     console.print(table)
     return wrong
 

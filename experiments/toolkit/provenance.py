@@ -29,9 +29,14 @@ def provenance(code: str) -> dict[str, str]:
         "code": code,
         **versions("jax", "numpy"),
         "processor": _processor(),
-        "instructions": ", ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
+        "instructions": instructions(),
         "devices": ", ".join(device.device_kind for device in jax.devices()),
     }
+
+
+def instructions() -> str:
+    """Returns the processor's instruction sets by which compilers and BLAS choose: others round differently."""
+    return ", ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", []))
 
 
 def write(path: Path, code: str, **settings: Any) -> None:

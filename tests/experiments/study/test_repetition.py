@@ -50,15 +50,20 @@ def test_a_run_that_is_equal(committed, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("code", "wrong", "said"), [(None, 1, "differs (the same code)"), ("another", 0, "differs (other code)")]
+    ("other", "wrong", "said"),
+    [
+        (None, 1, "differs (the same code)"),
+        ("code", 0, "differs (other code)"),
+        ("instructions", 0, "differs (other instructions)"),
+    ],
 )
-def test_a_run_that_differs(code, wrong, said, committed, tmp_path):
-    """It is wrong only if the code is the same; any column counts."""
+def test_a_run_that_differs(other, wrong, said, committed, tmp_path):
+    """It is wrong only if code and processor are the same; any column counts."""
     gradients = rows(committed / "own" / "runs.csv")[1]["virtual_seconds"]
     undo = [edited(committed, "runs.csv", gradients, "0.5")]
-    if code:
+    if other:
         provenance = json.loads((committed / "own" / "provenance.json").read_text())
-        undo.append(edited(committed, "provenance.json", provenance["code"], code))
+        undo.append(edited(committed, "provenance.json", provenance[other], "another"))
     try:
         found, text = checked(committed, tmp_path)
     finally:
