@@ -20,6 +20,7 @@ from experiments.study import cells, curves, study
 from experiments.tasks import minionsrl, presets
 from stellaris.acting import ActorCritic
 from stellaris.runtime.delays import Empirical
+from stellaris.runtime.endings import ENDINGS
 from stellaris.scheduling import Fixed, Learned, Stepped
 from stellaris.systems import Workload
 from tests.experiments import csv_rows
@@ -229,9 +230,11 @@ def result_of(history=(), **calls):
 
 
 def test_what_compiles_is_not_measured():
-    """The first half of a function's invocations is left out, and an invocation that never ended."""
-    started, ended = [0.0, 0.0, 5.0, 6.0, 7.0], [5.0, 2.0, 6.0, 7.5, np.nan]
-    times = calibration.seconds(result_of(function=[0, 1, 0, 0, 0], started=started, ended=ended))
+    """The first half of a function's calls is left out, and calls that were cancelled or never ended."""
+    started, ended = [0.0, 0.0, 5.0, 6.0, 7.0, 7.4], [5.0, 2.0, 6.0, 7.5, np.nan, 7.5]
+    ending = [*[ENDINGS.index("completed")] * 4, -1, ENDINGS.index("cancelled")]
+    result = result_of(function=[0, 1, 0, 0, 0, 0], started=started, ended=ended, ending=ending)
+    times = calibration.seconds(result)
     assert {name: took.tolist() for name, took in times.items()} == {"actor": [1.0, 1.5], "learner": [2.0]}
 
 

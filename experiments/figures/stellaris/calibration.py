@@ -20,6 +20,7 @@ from experiments.tasks.presets import FRAGMENT
 from experiments.toolkit import output, plots
 from stellaris.runtime import FunctionSpec
 from stellaris.runtime.delays import Measured
+from stellaris.runtime.endings import ENDINGS
 from stellaris.types import NDArray
 
 DESCRIPTION = "seconds of an actor's fragment, a learner's gradient and an aggregation on this machine, by network"
@@ -57,12 +58,15 @@ def _variants(environment: str) -> Sequence[Variant]:
 
 
 def seconds(result: Finished) -> Mapping[str, NDArray]:
-    """Returns the bodies' seconds by function, from the second half of the invocations: the first half compiles."""
+    """Returns the bodies' seconds by function, from the second half of the completed calls: the first half compiles.
+
+    Calls that the end of the run cancels are left out, because their bodies did not run to their end.
+    """
     calls = result.trace.invocations()
+    completed = calls.ending == ENDINGS.index("completed")
     times = {}
     for index, name in enumerate(calls.names):
-        took = (calls.ended - calls.started)[calls.function == index]
-        took = took[np.isfinite(took)]
+        took = (calls.ended - calls.started)[completed & (calls.function == index)]
         times[name] = took[len(took) // 2 :]
     return times
 
