@@ -28,7 +28,7 @@ class Repeated(NamedTuple):
     name: str  #: the study's name.
     cell: Cell
     row: Mapping[str, str]  #: the committed results.
-    other: str  #: what may have changed the results: "other code", "other instructions"; else "".
+    other: str  #: what may have changed the results: other code, jax or instructions; else "".
 
 
 def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None:
@@ -49,7 +49,7 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
     if not shortest:
         raise LookupError(f"{name}: none of the {len(rows)} committed runs is part of the study any more")
     made = json.loads(beside.read_text()) if (beside := folder / "provenance.json").exists() else {}
-    here = {"code": code_version(), "instructions": provenance.instructions()}
+    here = {"code": code_version(), **provenance.versions("jax"), "instructions": provenance.instructions()}
     other = next((f"other {name}" for name, value in here.items() if made.get(name) != value), "")
     return Repeated(name, cells[shortest[0]], rows[shortest[0]], other)
 
@@ -65,8 +65,8 @@ def check(names: Mapping[str, Study], out: Path, jobs: int, console: Console, co
       committed: the folder of the committed results.
 
     Returns:
-      The number of runs that failed, or differ although the library's code and the processor's instructions are the
-      same.
+      The number of runs that failed, or differ although the library's code, JAX and the processor's instructions
+      are the same.
     """
     repeated = [one for name, of in names.items() if (one := chosen(name, of, committed))]
     with study.workers() as idle:

@@ -54,11 +54,12 @@ def test_a_run_that_is_equal(committed, tmp_path):
     [
         (None, 1, "differs (the same code)"),
         ("code", 0, "differs (other code)"),
+        ("jax", 0, "differs (other jax)"),
         ("instructions", 0, "differs (other instructions)"),
     ],
 )
 def test_a_run_that_differs(other, wrong, said, committed, tmp_path):
-    """It is wrong only if code and processor are the same; any column counts."""
+    """It is wrong only if code, JAX and processor are the same; any column counts."""
     gradients = rows(committed / "own" / "runs.csv")[1]["virtual_seconds"]
     undo = [edited(committed, "runs.csv", gradients, "0.5")]
     if other:
