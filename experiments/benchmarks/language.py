@@ -4,7 +4,6 @@ Both sides count CPU seconds, so other work on the machine hardly matters. A run
 compilation, which is a separate part of the row; of the event loop a few updates are measured.
 """
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -12,7 +11,6 @@ from typing import NamedTuple
 import optax
 
 from experiments.benchmarks.measuring import Comparison
-from experiments.toolkit import options
 from stellaris import FunctionSpec, SimulatedPlatform, Workload
 from stellaris.lab import imposed, sweep
 from stellaris.lab.language import GRPO, Addition, Answering, Sorting, Transformer, WarmStart, workload
@@ -23,6 +21,8 @@ DESCRIPTION = "updates of the lab's language tasks, against the event loop's, an
 
 #: Actors of every run; each makes one group of answers per update.
 _ACTORS = 32
+#: Runs of each task.
+_SEEDS = 2
 #: Updates of the event loop that are measured.
 _LOOP = 10
 
@@ -62,46 +62,39 @@ def _on(env: Answering) -> Workload:
     return workload(env, Transformer.of(env.task), actors=_ACTORS)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
-    parser.add_argument("--updates", type=options.whole(1), help="updates of every run; default: as each task needs")
-    parser.add_argument("--seeds", type=options.whole(1), default=2, help="runs of each task")
-
-
-def measure(say: Callable[[str], None], *, updates: int | None = None, seeds: int = 2) -> Iterator[Comparison]:
+def measure(say: Callable[[str], None]) -> Iterator[Comparison]:
     """Measures the tasks one after the other."""
     for case in _cases():
-        several = case.updates if updates is None else updates
-        say(f"{case.name}, {several:,} updates ...")
-        compiling, running, exact = _lab(case, several, seeds)
-        own, loop = running / (seeds * several), _loop(case)
+        say(f"{case.name}, {case.updates:,} updates ...")
+        compiling, running, exact = _lab(case)
+        own, loop = running / (_SEEDS * case.updates), _loop(case)
         yield Comparison(
-            f"{case.name}, {several:,} updates: CPU ms an update, against the event loop",
+            f"{case.name}, {case.updates:,} updates: CPU ms an update, against the event loop",
             f"{1e3 * own:.1f}",
             f"{1e3 * loop:,.0f}",
             own / loop,
             "",
             {
                 "exact": ", ".join(f"{share:.2f}" for share in exact),
-                "CPU s a run": f"{running / seeds:.0f}",
+                "CPU s a run": f"{running / _SEEDS:.0f}",
                 "CPU s to compile": f"{compiling:.0f}",
             },
         )
 
 
-def _lab(case: _Case, updates: int, seeds: int) -> tuple[float, float, list[float]]:
+def _lab(case: _Case) -> tuple[float, float, list[float]]:
     """Returns the CPU seconds of compiling and of all runs, and each run's exact share in its last tenth."""
     began, compiled = time.process_time(), []
     result = sweep(
         case.workload,
         case.algorithm,
-        imposed(updates, actors=_ACTORS),
-        seeds=seeds,
-        block=seeds,
+        imposed(case.updates, actors=_ACTORS),
+        seeds=_SEEDS,
+        block=_SEEDS,
         on_progress=lambda progress: compiled.append(time.process_time()),
     )
     ended = time.process_time()
-    last = result.exact.isel(update=slice(-max(1, updates // 10), None)).mean("update")
+    last = result.exact.isel(update=slice(-max(1, case.updates // 10), None)).mean("update")
     return compiled[0] - began, ended - compiled[0], [float(share) for share in last.values]
 
 

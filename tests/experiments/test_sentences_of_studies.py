@@ -473,6 +473,17 @@ def test_speed():
     caps = [ratio for what, ratio in ratios["losses"].items() if what.startswith("cap")]
     assert caps[0] < 0
     assert min(caps[1:]) > 1
+    missed = [
+        row["what"].partition(": trajectories/s against ")[::2]
+        for row in rows(RESULTS / "benchmarks" / "replay.csv")
+        if row["wanted"] and float(row["ratio"]) < float(row["wanted"].split()[1])
+    ]
+    assert missed == [
+        ("steps", "Reverb"),
+        ("steps", "a copy of as many bytes into existing memory"),
+        ("frames", "Reverb"),
+        ("weighted", "flashbax's prioritised buffer"),
+    ]
     (push,) = (ratio for what, ratio in ratios["losses"].items() if what.startswith("push"))
     assert push > 1.5
     assert [what[:5] for what, ratio in ratios["corrections"].items() if ratio > 1.1 and "bytes" not in what] == [
