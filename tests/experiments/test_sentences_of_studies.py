@@ -458,7 +458,7 @@ def test_speed():
     assert "kept 10 s" in slower
     assert not missing(
         "docs/benchmarks.md",
-        f"costs {own - other:.2f} s more than importing its dependencies, so",
+        f"costs {own - other:.2f} s more than importing its dependencies.",
         f"`gae` with its gradient misses the target of the mean by {mean - 0.8:.2f}.",
         f"SimFaaS is {1 - simulated[slower]:.0%} faster.".replace("%", " %"),
     )
@@ -516,6 +516,24 @@ def test_gradients_on_a_gpu():
 
 
 # ---- other libraries -------------------------------------------------------------------------------------------------
+
+
+def test_speed_beside_other_libraries():
+    """The missed target, and the serial limit that is below it; both files are from one machine."""
+    provenance = [json.loads((RESULTS / "benchmarks" / f"{name}.json").read_text()) for name in ("training", "peers")]
+    assert len({(one["processor"], one["code"]) for one in provenance}) == 1
+    serial, *_ = rows(RESULTS / "benchmarks" / "training.csv")
+    missed = [
+        row
+        for row in rows(RESULTS / "benchmarks" / "peers.csv")
+        if row["wanted"].startswith(">=") and float(row["ratio"]) < float(row["wanted"].split()[1])
+    ]
+    (sbx,) = missed
+    assert "against SBX" in sbx["what"]
+    limit = float(serial["against"].replace(",", ""))
+    times_sbx = limit / float(sbx["against"].replace(",", ""))
+    assert times_sbx < float(sbx["wanted"].split()[1])
+    assert not missing("docs/benchmarks.md", f"is {limit:,.0f} steps/s, {times_sbx:.2f} times SBX.")
 
 
 def test_returns_after_as_many_steps():

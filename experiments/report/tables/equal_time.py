@@ -7,6 +7,7 @@ from experiments import tuning
 from experiments.figures.stellaris import hpc_tuning
 from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
 from experiments.report.tables.table import Table
+from experiments.tasks.presets import TARGETS
 from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
@@ -70,13 +71,11 @@ def _ranked(
 
 
 def compared(environment: str) -> Table:
-    """Returns the study's numbers on one environment."""
-    groups = runs(_STUDY, environment)
+    """Returns the study's numbers on one environment; the cost up to a target is shown where there is a target."""
+    groups, target = runs(_STUDY, environment), TARGETS.get(environment)
     lines = []
     for row in rows(f"{_STUDY}/table.csv"):
         if row["environment"] == environment:
-            to_target = f"{first(row['USD to target']):.3f}" if row["USD to target"] else ""
-            reached = f"{to_target}, {row['reached']}" if to_target else row["reached"]
             lines.append(
                 (
                     _LABELS[row["system"]],
@@ -86,12 +85,18 @@ def compared(environment: str) -> Table:
                     row["staleness"],
                     f"{float(row['USD demo']):.3f}",
                     f"{float(row['USD use']):.3f}",
-                    reached,
+                    *([] if target is None else [_up_to_target(row)]),
                 )
             )
     ratios = ("ratio to synchronous", "of the means until then", "ratio to one PPO learner")
-    headings = ("return after 60 s", *ratios, "staleness", "USD, demo's bill", "USD by use", "USD by use up to 600")
-    return Table((environment, *headings), lines)
+    headings = [environment, "return after 60 s", *ratios, "staleness", "USD, demo's bill", "USD by use"]
+    return Table(headings if target is None else [*headings, f"USD by use up to {target:g}"], lines)
+
+
+def _up_to_target(row: Mapping[str, str]) -> str:
+    """Returns the mean cost by use up to the target, and how many runs reached it."""
+    cost = f"{first(row['USD to target']):.3f}, " if row["USD to target"] else ""
+    return f"{cost}{row['reached']}"
 
 
 def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]]) -> str:

@@ -32,5 +32,6 @@ TABLES = {
     "benchmarks-replay": lambda: measured("replay"),
     "benchmarks-cluster": lambda: measured("cluster"),
     "benchmarks-language": lambda: measured("language"),
+    "benchmarks-peers": lambda: measured("peers"),
     "benchmarks-gpu": lambda: measured("gpu"),
 }
