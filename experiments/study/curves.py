@@ -47,8 +47,11 @@ def means(of: Sequence[Finished], baseline: Sequence[Finished], column: str, sec
 
 
 def _mean(one: Finished, column: str, seconds: float) -> float:
-    """Returns the mean over time of a column that is interpolated between its rows."""
-    known = [row for row in one.history if column in row]
+    """Returns the mean over time of a column that is interpolated between its rows.
+
+    Before the first number, such as the return before the first episode has ended, the first number counts.
+    """
+    known = [row for row in one.history if not math.isnan(row.get(column, math.nan))]
     grid = np.linspace(0.0, seconds, 1_000)
     return float(np.interp(grid, [row["seconds"] for row in known], [row[column] for row in known]).mean())
 

@@ -37,6 +37,15 @@ def test_ratios_of_means_over_time():
     assert ratio == pytest.approx(1.5, rel=1e-3)
 
 
+def test_a_mean_before_the_first_episode_has_ended():
+    """Until then the first return counts: 40 for 5 s and then 40 to 80 have a mean of 50, against 25."""
+    unknown = {"seconds": 1.0, "episode_return": math.nan}
+    rows = (unknown, {"seconds": 5.0, "episode_return": 40.0}, {"seconds": 10.0, "episode_return": 80.0})
+    late = Finished(tiny(0), Path(), rows, {})
+    (ratio,) = curves.means([late], [run(0, 10.0, 50.0)], "episode_return", 10.0)
+    assert ratio == pytest.approx(2.0, rel=1e-3)
+
+
 def test_no_ratio_to_nothing():
     """Where the baseline's return is not positive, the ratio is not a number, and no error."""
     (ratio,) = curves.ratios([run(0, 10.0, 100.0)], [run(0, 10.0, 0.0)], "episode_return")
