@@ -75,6 +75,49 @@ def test_at_equal_time():
     assert ranked == [one_learner, "IMPACT", "synchronous", with_impact, own, "asynchronous actors"]
 
 
+def test_at_equal_time_where_nothing_was_tuned():
+    """The registered answers on HalfCheetah, and the returns at equal cost by use."""
+    environment, folder = "HalfCheetah-v4", SMALL / "stellaris-equal-time" / "untuned"
+    runs = by_variant(folder, environment)
+    assert {len(of) for of in runs.values()} == {10}
+    points = {name: recorded.runs(rows(folder / "curves.csv"), environment, name) for name in runs}
+    of = table("stellaris-equal-time/untuned", "system", environment)
+    end = {name: shown(row["ratio"]) for name, row in of.items()}
+    own, with_impact, one_learner = "stellaris", "stellaris, IMPACT", "asynchronous actors, PPO"
+
+    def beside(name, other):
+        pairs = zip(runs[name], runs[other], strict=True)
+        return estimate([float(a["final_return"]) / float(b["final_return"]) for a, b in pairs])
+
+    def above(other):
+        """The return of Stellaris with IMPACT's loss less another's, when the other has spent as much by use."""
+        return estimate([run["episode_return"][-1] - _return_after(run, points[other][seed]) for seed, run in best])
+
+    best = points[with_impact].items()
+    for name, other in ((own, "synchronous"), (own, one_learner), (with_impact, "synchronous")):
+        pairs = zip(runs[name], runs[other], strict=True)
+        assert all(float(a["final_return"]) < float(b["final_return"]) for a, b in pairs)
+    steps = float(mid(runs["IMPACT"], "steps", ".0f")) / float(mid(runs["synchronous"], "steps", ".0f"))
+    spent = mid(runs[with_impact], "cost_pay_per_use", ".3f")
+    assert not missing(
+        PAGE,
+        f"with {end[own]} times the return of synchronous PPO and {beside(own, one_learner):.2f} times that of one PPO",
+        f"it has {end[with_impact]} and {beside(with_impact, one_learner):.2f} times.",
+        f"{end[one_learner]} times with one PPO learner, and {end['IMPACT']} times with IMPACT, which takes {steps:.1f}",
+        f"has spent its {spent} USD, its return of {mid(runs[with_impact], 'final_return', '.0f')} is "
+        f"{above('IMPACT'):.0f} above that of `CircularReplay` with IMPACT and {above('synchronous'):.0f} above",
+    )
+    short = times(end[own]), times(f"{beside(own, one_learner):.2f}")
+    assert not missing("README.md", f"on which nothing was tuned, {short[0]} and {short[1]}.")
+
+
+def _return_after(run, other):
+    """The return of another run when it has cost as much by use as this one in the end."""
+    known = ~np.isnan(other["episode_return"])
+    costs, returns = (other[name][known] for name in ("cost_pay_per_use", "episode_return"))
+    return np.interp(run["cost_pay_per_use"][-1], costs, returns)
+
+
 def test_the_demos_ladder():
     runs, why = by_variant(SMALL / "stellaris-why"), table("stellaris-why", "with")
     end = mid(runs["baseline"], "virtual_seconds", ".0f")

@@ -76,7 +76,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "`tuning`",
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),
-    (("small/stellaris-equal-time",), "`stellaris-equal-time` on Hopper-v4", "[at equal time](#at-equal-time)"),
+    (
+        ("small/stellaris-equal-time", "small/stellaris-equal-time/untuned"),
+        "`stellaris-equal-time` on Hopper-v4 and HalfCheetah-v4",
+        "[at equal time](#at-equal-time)",
+    ),
     (
         ("small/stellaris-map-rates", "small/stellaris-map-hopper"),
         "`stellaris-map-rates`, `stellaris-map-hopper`",

@@ -11,6 +11,8 @@ from experiments.tasks.presets import TARGETS
 from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
+#: The folder of the study's runs on environments on which nothing was tuned.
+_UNTUNED = f"{_STUDY}/untuned"
 #: The folders of `tuning`'s results, by environment.
 _TUNING = {"Hopper-v4": "small/tuning", "CartPole-v1": "small/tuning/cartpole"}
 #: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
@@ -72,9 +74,9 @@ def _ranked(
 
 def compared(environment: str) -> Table:
     """Returns the study's numbers on one environment; the cost up to a target is shown where there is a target."""
-    groups, target = runs(_STUDY, environment), TARGETS.get(environment)
-    lines = []
-    for row in rows(f"{_STUDY}/table.csv"):
+    folder, target = _STUDY if environment in _TUNING else _UNTUNED, TARGETS.get(environment)
+    groups, lines = runs(folder, environment), []
+    for row in rows(f"{folder}/table.csv"):
         if row["environment"] == environment:
             lines.append(
                 (
