@@ -103,7 +103,8 @@ def test_at_equal_time_where_nothing_was_tuned():
         PAGE,
         f"with {end[own]} times the return of synchronous PPO and {beside(own, one_learner):.2f} times that of one PPO",
         f"it has {end[with_impact]} and {beside(with_impact, one_learner):.2f} times.",
-        f"{end[one_learner]} times with one PPO learner, and {end['IMPACT']} times with IMPACT, which takes {steps:.1f}",
+        f"{end[one_learner]} times with one PPO learner, and {end['IMPACT']} times with IMPACT, "
+        f"which takes {steps:.1f} times as many steps.",
         f"has spent its {spent} USD, its return of {mid(runs[with_impact], 'final_return', '.0f')} is "
         f"{above('IMPACT'):.0f} above that of `CircularReplay` with IMPACT and {above('synchronous'):.0f} above",
     )

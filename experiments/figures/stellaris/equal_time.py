@@ -9,8 +9,8 @@ and its mean over these seconds (second), as ratios to the synchronous system, p
    their return, Stellaris with either loss, and IMPALA?
 
 "Ahead" means a ratio whose 95 % interval excludes 1. Between tuning seeds a return varies by 10 to 50 %, so ten seeds
-show ratios of 1.2 to 1.5 and no smaller. Nothing was tuned on Walker2d, HalfCheetah and Humanoid. Humanoid was registered
-after Hopper's runs and before any of its own.
+show ratios of 1.2 to 1.5 and no smaller. Nothing was tuned on Walker2d, HalfCheetah and Humanoid. Humanoid was
+registered after Hopper's runs and before any of its own.
 """
 
 from collections.abc import Sequence

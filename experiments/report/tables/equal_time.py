@@ -75,21 +75,21 @@ def _ranked(
 def compared(environment: str) -> Table:
     """Returns the study's numbers on one environment; the cost up to a target is shown where there is a target."""
     folder, target = _STUDY if environment in _TUNING else _UNTUNED, TARGETS.get(environment)
-    groups, lines = runs(folder, environment), []
-    for row in rows(f"{folder}/table.csv"):
-        if row["environment"] == environment:
-            lines.append(
-                (
-                    _LABELS[row["system"]],
-                    f"{estimated(groups[row['system']], 'final_return'):,.0f}",
-                    *(rounded(row[column]) for column in ("ratio", "ratio of means")),
-                    _against(groups[row["system"]], groups[_CONTROL]),
-                    row["staleness"],
-                    f"{float(row['USD demo']):.3f}",
-                    f"{float(row['USD use']):.3f}",
-                    *([] if target is None else [_up_to_target(row)]),
-                )
-            )
+    groups = runs(folder, environment)
+    lines = [
+        (
+            _LABELS[row["system"]],
+            f"{estimated(groups[row['system']], 'final_return'):,.0f}",
+            *(rounded(row[column]) for column in ("ratio", "ratio of means")),
+            _against(groups[row["system"]], groups[_CONTROL]),
+            row["staleness"],
+            f"{float(row['USD demo']):.3f}",
+            f"{float(row['USD use']):.3f}",
+            *([] if target is None else [_up_to_target(row)]),
+        )
+        for row in rows(f"{folder}/table.csv")
+        if row["environment"] == environment
+    ]
     ratios = ("ratio to synchronous", "of the means until then", "ratio to one PPO learner")
     headings = [environment, "return after 60 s", *ratios, "staleness", "USD, demo's bill", "USD by use"]
     return Table(headings if target is None else [*headings, f"USD by use up to {target:g}"], lines)
