@@ -64,7 +64,9 @@ def group_relative_advantage(
     checks.not_negative(epsilon=epsilon)
     checks.finite(epsilon=epsilon)
     wide, there, number = _members(reward, group, valid)
-    advantage = jnp.where(there, wide - _mean(wide, there, number), 0.0)
+    # The mean of equal rewards is rounded, and the division below would enlarge its error; that of zeros is exact.
+    excess = _below_the_best(wide, there, number)
+    advantage = jnp.where(there, excess - _mean(excess, there, number), 0.0)
     if divide_by_std:
         others = jnp.maximum(_total(there.astype(wide.dtype), number) - 1.0, 1.0)
         deviation = jnp.sqrt(_total(jnp.square(advantage), number) / others) + epsilon
@@ -152,7 +154,7 @@ def optimal_advantage(
     checks.finite(beta=beta)
     wide, there, number = _members(reward, group, valid)
     # Relative to the group's largest reward no exponential overflows. A large beta needs the accuracy of expm1.
-    excess = jnp.where(there, wide - _largest(jnp.where(there, wide, -jnp.inf), number), 0.0)
+    excess = _below_the_best(wide, there, number)
     value = beta * jnp.log1p(_mean(jnp.expm1(excess / beta), there, number))
     return jnp.where(there, excess - value, 0.0).astype(jnp.result_type(reward))
 
@@ -230,6 +232,11 @@ def _mean(x: jax.Array, weight: Any, number: jax.Array) -> jax.Array:
 def _largest(x: jax.Array, number: jax.Array) -> jax.Array:
     """The maximum over each sample's group, at each sample."""
     return jax.ops.segment_max(x.ravel(), number.ravel(), num_segments=x.size)[number]
+
+
+def _below_the_best(x: jax.Array, there: jax.Array, number: jax.Array) -> jax.Array:
+    """Each valid sample less the maximum over its group's valid ones, 0 for the others."""
+    return jnp.where(there, x - _largest(jnp.where(there, x, -jnp.inf), number), 0.0)
 
 
 def _total(x: jax.Array, number: jax.Array) -> jax.Array:

@@ -191,3 +191,11 @@ def test_errors_of_optimal_estimates(function, changed, error, message, unchecke
     own = {"beta": 1.0} if function is optimal_advantage else dict.fromkeys(["log_ratio", "gradient_norm"], jnp.ones(2))
     with pytest.raises(error, match=message):
         function(**({"reward": jnp.zeros(2), "group": jnp.zeros(2, int)} | own | changed))
+
+
+@pytest.mark.parametrize(("reward", "members"), [(0.9, 24), (1.1, 16), (5.3, 32), (1000.1, 16)])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6])
+def test_equal_rewards_have_no_advantage(reward, members, epsilon):
+    """A group whose answers are all right, or all wrong, though the mean of its rewards would be rounded."""
+    got = group_relative_advantage(jnp.full(members, reward), jnp.zeros(members, int), epsilon=epsilon)
+    np.testing.assert_array_equal(got, 0.0)
