@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
 from stellaris.memory import Sequences
-from stellaris.types import Array, JaxArray, Trajectory, Tree
+from stellaris.types import Array, JaxArray, Trajectory, Tree, at_least_float32
 
 
 class Batch(NamedTuple):
@@ -151,18 +151,25 @@ def _ranking(x: jax.Array) -> jax.Array:
 
 
 def standardized(x: Array, mask: Array) -> jax.Array:
-    """Scales `x` to zero mean and unit variance over the samples where the mask is True; the others become zero."""
+    """Scales `x` to zero mean and unit variance over the samples where the mask is True; the others become zero.
+
+    Equal samples become zero, too.
+    """
     mask = checks.mask(mask, x)
-    mean = masked_mean(x, mask)
-    deviation = jnp.sqrt(masked_mean(jnp.square(x - mean), mask))
-    return jnp.where(mask, (x - mean) / (deviation + 1e-8), 0.0)
+    wide = x.astype(at_least_float32(x.dtype))
+    mean = masked_mean(wide, mask)
+    deviation = jnp.sqrt(masked_mean(jnp.square(wide - mean), mask))
+    # The mean of equal samples is rounded, and a division by the rounding error would make them 1 or -1.
+    least, most = jnp.min(wide, where=mask, initial=jnp.inf), jnp.max(wide, where=mask, initial=-jnp.inf)
+    return jnp.where(mask & (least != most), (wide - mean) / (deviation + 1e-8), 0.0).astype(x.dtype)
 
 
 def masked_mean(x: Any, mask: Array) -> jax.Array:
     """The mean over the samples where the mask is True; 0 if it is False everywhere. Other samples may hold NaN."""
     x, mask = x.astype(float) if x.dtype == bool else x, checks.mask(mask, x)
-    total = jnp.sum(jnp.where(mask, x, 0.0))
-    return total / jnp.maximum(jnp.sum(mask), 1).astype(x.dtype)
+    # Neither the sum nor the number of many samples fits into float16.
+    total = jnp.sum(jnp.where(mask, x, 0.0), dtype=at_least_float32(x.dtype))
+    return (total / jnp.maximum(jnp.sum(mask), 1).astype(total.dtype)).astype(x.dtype)
 
 
 def cleaned(batch: Any, *fields: str) -> Any:

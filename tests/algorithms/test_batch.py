@@ -89,6 +89,24 @@ def test_means_by_hand():
     close(standardized(jnp.array([1.0, 99.0, 3.0, 5.0]), valid), np.array([-1.0, 0.0, 0.0, 1.0]) * np.sqrt(1.5))
 
 
+def test_equal_samples_are_standardised_to_zero():
+    """Though their mean is rounded; a NaN among them is not hidden."""
+    valid = jnp.arange(512) < 500
+    x = jnp.full(512, 100.1).at[-1].set(7.0)
+    np.testing.assert_array_equal(standardized(x, valid), 0.0)
+    assert jnp.isnan(standardized(x.at[0].set(jnp.nan), valid)[1])
+
+
+def test_means_of_many_samples_in_float16():
+    """The number of samples and their sum are beyond float16, the mean is not."""
+    x = jnp.full(70_000, 10, jnp.float16)
+    assert masked_mean(x, jnp.ones(70_000, bool)) == 10
+    varied = x.at[::2].set(8)
+    scaled = standardized(varied, jnp.ones(70_000, bool))
+    assert scaled.dtype == jnp.float16
+    np.testing.assert_array_equal(scaled[:2], [-1, 1])
+
+
 def test_cleaned_fields_are_zero_where_not_valid():
     """Those named, whatever they held and however many axes they have; the others are left alone."""
     batch = samples(2)._replace(
