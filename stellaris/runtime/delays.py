@@ -257,9 +257,9 @@ class Stream:
           ValueError: if the distribution drew a number that is negative or not finite.
         """
         if not self._ahead:
-            # The size of a block is fixed, because some distributions draw different numbers for a different size.
-            block = np.asarray(self._delay.sample(self._rng, _BLOCK), float)
-            if block.shape != (_BLOCK,) or not (np.isfinite(block).all() and (block >= 0).all()):
+            size = _drawn_at_once(self._delay)
+            block = np.asarray(self._delay.sample(self._rng, size), float)
+            if block.shape != (size,) or not (np.isfinite(block).all() and (block >= 0).all()):
                 wrong = block[~(np.isfinite(block) & (block >= 0))][:1]
                 what = f"{wrong[0]}, which is not a duration" if len(wrong) else f"the shape {block.shape}"
                 function, _, purpose = self._name.rpartition("/")
@@ -269,6 +269,15 @@ class Stream:
                 )
             self._ahead = block[::-1].tolist()  # reversed, because the list is used up from its end
         return self._ahead.pop()
+
+
+def _drawn_at_once(delay: Delay) -> int:
+    """Returns how many durations a stream draws at a time: a fixed number, and whole blocks of measurements.
+
+    It is fixed because some distributions draw different numbers for a different size.
+    """
+    block = delay.block if isinstance(delay, Empirical) else 1
+    return -(-_BLOCK // block) * block
 
 
 def _duration(row: dict[str | None, Any], column: str, where: str) -> float:

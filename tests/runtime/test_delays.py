@@ -238,3 +238,11 @@ def test_measured_durations_come_in_runs() -> None:
     assert np.bincount(starts[:, 0].astype(int)).tolist() == pytest.approx([100] * 10, rel=0.4)
     steps = np.diff(Empirical(tuple(range(10))).sample(rng, 3000)) % 10
     assert 200 < (steps == 1).sum() < 400
+
+
+@pytest.mark.parametrize("block", [100, 300, 1000])
+def test_a_stream_keeps_runs_of_measured_durations_whole(block: int) -> None:
+    """Successive measurements follow one another within every run, however many the stream draws at a time."""
+    stream = Stream(Empirical(tuple(map(float, range(5000))), block=block), 0, "f/compute")
+    runs = np.array([stream.draw() for _ in range(6 * block)]).reshape(6, block)
+    assert (np.diff(runs, axis=1) % 5000 == 1).all()
