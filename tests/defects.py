@@ -192,7 +192,7 @@ DEFECTS = (
         "tests/corrections",
     ),
     # ---- algorithms
-    Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(mask, x, 0.0))", "total = jnp.sum(x)"),
+    Defect("stellaris/algorithms/batch.py", "total = jnp.sum(jnp.where(mask, x, 0.0), ", "total = jnp.sum(x, "),
     # ---- acting
     Defect("stellaris/acting/normalisation.py", "share = other.count / count", "share = self.count / count"),
     Defect("stellaris/acting/normalisation.py", "jnp.where(self.reward > 0, self.reward, own.reward)", "own.reward"),
