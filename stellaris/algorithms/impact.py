@@ -90,7 +90,8 @@ class IMPACT:
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
-        checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.positive(clip=self.clip)
         checks.positive(**checks.given(max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)

@@ -58,7 +58,7 @@ class IMPALA:
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
-        checks.positive(epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(epsilon=self.epsilon, **checks.given(max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, pg_rho_clip=self.pg_rho_clip)
         checks.not_negative(value_coefficient=self.value_coefficient)

@@ -76,7 +76,8 @@ class PPO:
 
     def __post_init__(self) -> None:
         actor_critic.check_learning_rate(self.learning_rate)
-        checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.positive(clip=self.clip)
         optional = ("value_clip", "value_loss_clip", "max_gradient_norm", "kl_target")
         checks.positive(**checks.given(**{name: getattr(self, name) for name in optional}))
         checks.not_negative(value_coefficient=self.value_coefficient, kl_coefficient=self.kl_coefficient)

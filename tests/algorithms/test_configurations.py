@@ -46,7 +46,8 @@ def test_optimizer_transcription(algorithm, steps, max_norm):
 
 
 BOUNDS = ("clip", "value_clip", "value_loss_clip", "kl_target", "max_gradient_norm")
-POSITIVE = (*BOUNDS, "learning_rate", "epsilon", "epochs")
+POSITIVE = (*BOUNDS, "learning_rate", "epsilon")
+COUNTS = ("epochs", "minibatch_size")
 
 
 @pytest.mark.parametrize("algorithm", [PPO, IMPALA, IMPACT])
@@ -54,7 +55,7 @@ POSITIVE = (*BOUNDS, "learning_rate", "epsilon", "epochs")
     ("name", "value", "error", "message"),
     [
         *((name, value, ValueError, "is not positive") for name in POSITIVE for value in (0, -1)),
-        *(("minibatch_size", value, ValueError, "is not positive") for value in (0, -1)),
+        *((name, value, ValueError, "is not a positive whole") for name in COUNTS for value in (0, -1, 2.5, None)),
         ("clip", math.nan, ValueError, "is not positive"),
         ("learning_rate", math.nan, ValueError, "is not positive"),
         ("learning_rate", "1e-3", TypeError, "is not a number"),
@@ -71,7 +72,7 @@ POSITIVE = (*BOUNDS, "learning_rate", "epsilon", "epochs")
         ("entropy_coefficient", "x", TypeError, "is not a number"),
         ("value_coefficient", -1, ValueError, "is negative"),
         ("value_coefficient", math.inf, ValueError, "is not finite"),
-        *((name, None, TypeError, "is not a number") for name in ("clip", "learning_rate", "epochs", "discount")),
+        *((name, None, TypeError, "is not a number") for name in ("clip", "learning_rate", "discount")),
     ],
 )
 def test_configuration_errors(algorithm, name, value, error, message, unchecked):

@@ -114,7 +114,8 @@ class GRPO:
         if not isinstance(self.environment, Answering):
             raise TypeError(f"environment={self.environment!r} is not an Answering: pass Answering(Sorting(), group=8)")
         actor_critic.check_learning_rate(self.learning_rate)
-        checks.positive(clip=self.clip, epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
+        checks.positive(clip=self.clip)
         checks.positive(**checks.given(clip_high=self.clip_high, max_gradient_norm=self.max_gradient_norm))
         checks.finite(entropy_coefficient=self.entropy_coefficient)
         checks.whole(at_least=0, **checks.given(discard=self.discard))
