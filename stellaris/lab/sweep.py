@@ -168,7 +168,8 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
     own = [methods(one) for one in (static.algorithm, static.aggregator, static.environment, static.policy.network)]
-    return digest([workload, static.algorithm, static.aggregator, rho, runs, own, _library()])
+    # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
+    return digest([workload, static.policy, static.algorithm, static.aggregator, rho, runs, own, _library()])
 
 
 @functools.cache

@@ -127,8 +127,17 @@ def train(
             on_progress=on_progress,
         )
         # The configuration is compared when the run is resumed. Budget and threads are left out: both may change.
+        # The policy is compared as well as the workload, because the workload names a function that makes the policy,
+        # but not its code. The policy sorts after the workload, so that an error names a workload's setting first.
         configuration = describe(
-            {"system": system, "workload": workload, "evaluation": evaluation, "prices": prices, "seed": seed}
+            {
+                "system": system,
+                "workload": workload,
+                "workload.policy(spec)": policy,
+                "evaluation": evaluation,
+                "prices": prices,
+                "seed": seed,
+            }
         )
         session = Session(
             workload,

@@ -166,6 +166,27 @@ def test_results_of_other_code_are_not_read(tmp_path):
         assert len(list(tmp_path.glob("block-*.npz"))) == blocks
 
 
+def narrow(spec):
+    return ActorCritic(hidden=(4,))(spec)
+
+
+def wide(spec):
+    return ActorCritic(hidden=(8,))(spec)
+
+
+def unscaled(spec):
+    return dataclasses.replace(narrow(spec), normalise=False)
+
+
+@pytest.mark.slow
+def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
+    """Functions of one name, as after an edit of the function that makes the policy."""
+    for policy, blocks in ((narrow, 1), (narrow, 1), (wide, 2), (unscaled, 3)):
+        monkeypatch.setattr(policy, "__qualname__", "policy")
+        sweep(dataclasses.replace(WORKLOAD, policy=policy), CONFIG, schedule(0), directory=tmp_path)
+        assert len(list(tmp_path.glob("block-*.npz"))) == blocks
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from stellaris import IMPACT, fully_asynchronous, softsync
+from stellaris.acting import ActorCritic, EnvSpec, Policy
 from stellaris.runtime import (
     CheckpointError,
     Checkpoints,
@@ -249,6 +250,32 @@ def test_another_system_is_refused(change: dict[str, Any], name: str, begun: dic
     system = Stellaris(**({"algorithm": tiny.PPO_CONFIG, "learners": 3} | change))
     with pytest.raises(CheckpointError, match=rf"{name}, but .* holds a run with"):
         run(system, begun["stellaris"], resume=True)
+
+
+def narrow(spec: EnvSpec) -> Policy:
+    return ActorCritic(hidden=(4,))(spec)
+
+
+def wide(spec: EnvSpec) -> Policy:
+    return ActorCritic(hidden=(8,))(spec)
+
+
+def scaled(spec: EnvSpec) -> Policy:
+    return replace(narrow(spec), scaling_discount=0.9)
+
+
+def test_another_policy_of_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an edit of the function that makes the policy, which the workload holds by its name."""
+    for policy in (narrow, wide, scaled):
+        monkeypatch.setattr(policy, "__qualname__", "policy")
+    run(SYSTEMS["synchronous"], tmp_path, workload=replace(tiny.WORKLOAD, policy=narrow), budget=Budget(steps=32 * 3))
+    for policy, name in (
+        (wide, r"network\.hidden\[0\]: this run has 8"),
+        (scaled, "scaling_discount: this run has 0.9"),
+    ):
+        with pytest.raises(CheckpointError, match=rf"^workload\.policy\(spec\)\.{name}, but .* holds a run with"):
+            run(SYSTEMS["synchronous"], tmp_path, workload=replace(tiny.WORKLOAD, policy=policy), resume=True)
+    run(SYSTEMS["synchronous"], tmp_path, workload=replace(tiny.WORKLOAD, policy=narrow), resume=True)
 
 
 def go_on(folder: Path, reports: Connection) -> None:
