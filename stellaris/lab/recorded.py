@@ -173,16 +173,26 @@ def recorded(
 
     Raises:
       ValueError: if the trace does not record the data that was learned from, a scheduler decided the number of
-        actors, or no version was published after the first.
+        actors, a checkpoint was saved, or no version was published after the first.
     """
     reader = _Reader(acts, {sheet.name: Meter(sheet, functions=functions) for sheet in prices})
     for row in trace.rows():
-        if row[1] == "scheduled":
-            raise ValueError("the run had a scheduler, so its batches differ in size: record a run without a scheduler")
+        _check_event(row[1])
         reader.read(row)
     if reader.version < 1:
         raise ValueError("no version was published after the first, so no schedule can be read: record a longer run")
     return _schedule(reader, held)
+
+
+def _check_event(event: str) -> None:
+    """Raises if a schedule cannot describe a run with this event."""
+    if event == "scheduled":
+        raise ValueError("the run had a scheduler, so its batches differ in size: record a run without a scheduler")
+    if event == "checkpoint":
+        raise ValueError(
+            "the run saved a checkpoint, at which its environments restarted with other seeds: record a run without "
+            "checkpoints"
+        )
 
 
 def _schedule(reader: _Reader, held: int) -> Schedule:
