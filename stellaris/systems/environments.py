@@ -1,7 +1,6 @@
 """The environments of a run. They cannot be saved, so checkpoints restart them."""
 
 import functools
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -26,16 +25,19 @@ class Environments:
       threads: number of threads that step the environments.
       grows: whether environments are made when they are first reset, in blocks of 1, 1, 2, 4, and so on. Use it for a
         run that may never use most environments. Otherwise all are made at once, in one block, which steps faster.
+      spare: the number of further environments, in slots from `slots` on, which are always made when they are needed.
     """
 
-    def __init__(self, workload: Workload, slots: int, seed: int, threads: int, *, grows: bool = False) -> None:
+    def __init__(
+        self, workload: Workload, slots: int, seed: int, threads: int, *, grows: bool = False, spare: int = 0
+    ) -> None:
         self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._seed = seed
         self._lock = threading.Lock()
-        # The list has the first slot of each block, and the end of the last block. Doubling keeps low both the number
-        # of blocks, which are stepped one after the other, and the number of environments that are never used.
-        doubling = itertools.takewhile(lambda start: start < slots, (1 << i for i in itertools.count()))
-        self._starts = [0, *(doubling if grows else ()), slots]
+        # The list has the first slot of each block, and the end of the last block. Spare environments have blocks of
+        # their own, so that the other blocks do not depend on their number.
+        first = _doubling(slots) if grows else [0]
+        self._starts = [*first, *(slots + start for start in _doubling(spare)), slots + spare]
         self._blocks: dict[int, VectorEnv] = {}
         self._closed = False
         self._seed_now = seed
@@ -120,3 +122,12 @@ class Environments:
         # The results are in the order of the blocks, and are put into the order of `slots`.
         order = np.argsort(np.concatenate(places))
         return jax.tree.map(lambda *arrays: np.concatenate(arrays)[order], *parts)
+
+
+def _doubling(slots: int) -> list[int]:
+    """Returns the first slots of blocks of 1, 1, 2, 4, and so on.
+
+    Doubling keeps low both the number of blocks, which are stepped one after the other, and the number of environments
+    that are never used.
+    """
+    return [start for start in (0, *(1 << i for i in range(slots.bit_length()))) if start < slots]

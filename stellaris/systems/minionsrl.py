@@ -54,6 +54,10 @@ class MinionsRL(System):
         check_algorithm(self.algorithm)
         check_scheduler(self.scheduler)
 
+    def prewarms(self, actors: int) -> int:
+        """Returns the number of all actors except one, because the first round has at least one."""
+        return actors - 1 if self.prewarm else 0
+
     def run(self, session: Session) -> None:
         """Runs the event loop."""
         run(session, self.algorithm, IN_STEP, prewarm=self.prewarm)

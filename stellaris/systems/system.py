@@ -24,6 +24,10 @@ class System:
     #: Decides how many actors each round has; the event loop must then call `Session.next_round`. None if all sample.
     scheduler: Scheduler | None = None
 
+    def prewarms(self, actors: int) -> int:
+        """Returns the most containers of `acts` that the event loop prewarms, for a workload with so many actors."""
+        return 0
+
     def run(self, session: Session) -> None:
         """Runs the event loop until `session.next_completion()` returns None."""
         raise NotImplementedError(f"{type(self).__name__} does not define run(self, session): write its event loop")

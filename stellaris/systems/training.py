@@ -110,8 +110,10 @@ def train(
         _check_checkpoints(checkpoints, resume, platform)
         # There may be more slots than actors, because prewarmed and provisioned containers have slots as well.
         slots = platform.slots(system.acts, concurrent=workload.actors)
+        # The system prewarms later, and its containers may still be starting while actors make further ones.
+        spare = platform.slots(system.acts, concurrent=workload.actors + system.prewarms(workload.actors)) - slots
         # With a scheduler most actors may never run, so environments are made only when they are needed.
-        env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None)
+        env = Environments(workload, slots, seed, threads, grows=system.scheduler is not None, spare=spare)
         environments.enter_context(contextlib.closing(env))
         policy, keys = workload.make_policy(env.spec), Keys.of(seed)
         # The initialisation is compiled once for equal policies, because the policy is a static argument.

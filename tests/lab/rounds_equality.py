@@ -147,7 +147,7 @@ def draw(seed: int) -> Configuration:
     functions["learner"] = replace(functions["learner"], max_concurrency=one_of(None, 1), keep_alive=one_of(1.0, 50.0))
     evaluation = one_of(None, Evaluation(every=1, episodes=3))
     target = 30.0 if evaluation is not None and rng.random() < 0.5 else float("inf")
-    return Configuration(
+    drawn = Configuration(
         scheduler,
         ppo,
         Workload(CartPole(time_limit=40), one_of(wide, scaled), actors=actors, fragment=length),
@@ -163,6 +163,10 @@ def draw(seed: int) -> Configuration:
         seed,
         evaluation,
     )
+    # Compiled rounds have one container for each actor, which is too few if prewarmed ones are ready at various times.
+    if drawn.prewarm and isinstance(functions["actor"].cold_start, LogNormal):
+        functions["actor"] = replace(functions["actor"], max_concurrency=actors)
+    return drawn
 
 
 def compare(configuration: Configuration) -> Compared:

@@ -33,20 +33,26 @@ from tests.lab.equality import scaled
 from tests.lab.rounds_equality import PRICES, Configuration, compare, configure, deployment, draw
 
 WHOLE = PPO(epochs=3, minibatch_size=8 * 16, learning_rate=1e-3)
+#: Containers may be prewarmed although their cold starts vary, because there are never more of them than actors.
+LIMITED = deployment(True, max_concurrency=8)
 #: Functions, because a scheduler takes seconds to make.
 CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
-    "maximum, prewarmed": lambda: configure(Maximum(), prewarm=True),
+    "maximum, prewarmed": lambda: configure(Maximum(), functions=LIMITED, prewarm=True),
     "fixed": lambda: configure(Fixed(3), budget=Budget(steps=16 * 36, cost=100.0)),
     "fixed, nothing varies": lambda: configure(Fixed(5), functions=deployment(False), prewarm=True, seed=1),
     "a schedule": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6]),
     "a schedule, whole batches": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6], ppo=WHOLE, seed=2),
     "increase, scaled rewards": lambda: configure(
-        Stepped(1, 1, every=2), workload=Workload(CartPole(), scaled, actors=8, fragment=16), prewarm=True
+        Stepped(1, 1, every=2),
+        workload=Workload(CartPole(), scaled, actors=8, fragment=16),
+        functions=LIMITED,
+        prewarm=True,
     ),
     "learned": lambda: configure(Learned.untrained(most=8, seed=0), seed=3),
     "learned, prewarmed, to a target": lambda: configure(
         Learned.untrained(most=8, seed=1, hold=3),
         budget=Budget(steps=10**5, cost=100.0, target_return=26.0, window=12),
+        functions=LIMITED,
         prewarm=True,
         seed=4,
     ),
@@ -59,7 +65,9 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
         evaluation=Evaluation(every=1, episodes=3),
         seed=8,
     ),
-    "cost ends it": lambda: configure(Fixed(4), budget=Budget(steps=10**5, cost=12.0), prewarm=True, seed=6),
+    "cost ends it": lambda: configure(
+        Fixed(4), budget=Budget(steps=10**5, cost=12.0), functions=LIMITED, prewarm=True, seed=6
+    ),
 }
 
 
@@ -372,6 +380,13 @@ def test_a_scheduler_is_trained_on_compiled_rounds(rounds: Rounds) -> None:
         ({"functions": deployment(True, compute=Measured())}, ValueError, "Measured"),
         ({"functions": deployment(True, queueing=Constant(0.1), provisioned=2)}, ValueError, "provisioned=2"),
         ({"functions": deployment(True, max_concurrency=3)}, ValueError, "a limit of 3"),
+        ({"prewarm": True}, ValueError, r"cold_start=LogNormal.*initialisation=LogNormal.* max_concurrency=4"),
+        (
+            {"prewarm": True, "functions": deployment(True, cold_start=Constant(0.3))},
+            ValueError,
+            r"^initialisation=LogNormal",
+        ),
+        ({"prewarm": True, "functions": deployment(True, max_concurrency=5)}, ValueError, "max_concurrency=4"),
         ({"most": 0}, ValueError, "most"),
         ({"budget": Budget(steps=9, target_evaluation=3.0)}, ValueError, r"target_evaluation=3\.0 needs"),
         ({"evaluation": Evaluation(every=2)}, ValueError, "every=2"),
@@ -382,6 +397,12 @@ def test_what_is_not_supported_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         replace(rounds, **change)
+
+
+@pytest.mark.parametrize("functions", [deployment(False), deployment(True, max_concurrency=4)])
+def test_containers_may_be_prewarmed(rounds: Rounds, functions: dict[str, FunctionSpec]) -> None:
+    """If all are ready at once, or there are never more of them than actors."""
+    assert replace(rounds, functions=functions, prewarm=True).prewarm
 
 
 @pytest.mark.parametrize(

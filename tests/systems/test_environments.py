@@ -11,8 +11,8 @@ from tests.systems import tiny
 SLOTS = np.arange(3, dtype=np.int32)
 
 
-def made(seed: int = 0, *, slots: int = 3, grows: bool = False) -> Environments:
-    return Environments(tiny.WORKLOAD, slots=slots, seed=seed, threads=1, grows=grows)
+def made(seed: int = 0, *, slots: int = 3, grows: bool = False, spare: int = 0) -> Environments:
+    return Environments(tiny.WORKLOAD, slots=slots, seed=seed, threads=1, grows=grows, spare=spare)
 
 
 def test_a_restart_has_seeds_of_its_own() -> None:
@@ -56,3 +56,14 @@ def test_blocks_are_stepped_as_one() -> None:
             np.testing.assert_array_equal(one, other)
     with pytest.raises(IndexError, match="was made with slots=6"):
         growing.step(np.array([6]), np.array([0]))
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_spare_environments_follow_the_others(grows: bool) -> None:
+    """In the slots after theirs, with the seeds that they have where all are made at once."""
+    spared, whole = made(slots=3, grows=grows, spare=4), made(slots=7)
+    everything = whole.reset(np.arange(7, dtype=np.int32))
+    for slots in ([0, 2], [6], [5, 1, 3, 4]):
+        np.testing.assert_array_equal(spared.reset(np.array(slots, np.int32)), everything[slots])
+    with pytest.raises(IndexError, match="was made with slots=7"):
+        spared.reset(np.array([7], np.int32))

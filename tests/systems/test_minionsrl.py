@@ -286,6 +286,26 @@ def test_a_learner_that_takes_longer_to_make_than_to_sample() -> None:
     assert first["learner_seconds"] == pytest.approx(1.5 + 0.1 * first["gradients"])
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_actors_do_not_wait_for_prewarmed_containers_that_start_for_long(seed: int) -> None:
+    """A container of their own may be ready earlier, so there are more containers than actors."""
+    varying = FunctionSpec(Constant(0.001), cold_start=LogNormal(2.0, 1.0))
+    functions = tiny.deployment() | {"actor": varying}
+    result = run(Stepped(1, 7, every=1), functions, prewarm=True, seed=seed)
+    slots = result.trace.select("container_created", function="actor").value
+    assert ACTORS < len(slots) <= 2 * ACTORS - 1
+    assert sorted(slots) == list(range(len(slots)))
+    assert_waited_for(result, cost=True)
+
+
+def test_a_limit_of_containers_holds_for_prewarmed_ones() -> None:
+    """Actors then wait for containers that are starting."""
+    varying = FunctionSpec(Constant(0.001), cold_start=LogNormal(2.0, 1.0), max_concurrency=ACTORS)
+    result = run(Stepped(1, 7, every=1), tiny.deployment() | {"actor": varying}, prewarm=True)
+    assert len(result.trace.select("container_created", function="actor").value) == ACTORS
+    assert_waited_for(result, cost=True)
+
+
 @dataclass(frozen=True)
 class Listening:
     """Three actors, and a note of what it was told."""

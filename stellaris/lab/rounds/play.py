@@ -93,7 +93,8 @@ class Rounds:
       LookupError: if `actor` or `learner` is missing.
       TypeError: if the environment is not written in JAX, the policy has a memory, or the algorithm is not PPO.
       ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
-        queueing time of actors that varies, provisioned containers, a time-out, fewer containers than actors, or
+        queueing time of actors that varies, prewarming where the actors' cold start or initialisation varies and
+        `max_concurrency` is not their number, provisioned containers, a time-out, fewer containers than actors, or
         evaluations that are not in every round; or if a budget of cost lacks prices, or a target of evaluations lacks
         evaluations.
 
@@ -126,6 +127,8 @@ class Rounds:
     def __post_init__(self) -> None:
         checks.whole(at_least=1, most=self.most)
         _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
+        if self.prewarm:
+            _check_prewarm(self.functions[ACTOR], self.workload.actors)
         _check_evaluation(self.budget, self.evaluation)
         check_memoryless(self._policy)
 
@@ -474,3 +477,19 @@ def _check_function(name: str, spec: FunctionSpec, most: int) -> None:
     limits = [limit for limit in (spec.max_concurrency, spec.reserved_concurrency) if limit is not None]
     if limits and min(limits) < most:
         raise ValueError(f"a limit of {min(limits)} on {name!r} is below the {most} of a round: raise it")
+
+
+def _check_prewarm(spec: FunctionSpec, actors: int) -> None:
+    """Raises if actors could make further containers while prewarmed ones start, because pools have one per actor."""
+    varying = {
+        name: delay
+        for name in ("cold_start", "initialisation")
+        if not isinstance(delay := getattr(spec, name), Constant)
+    }
+    # At a limit of as many containers as actors, an actor waits for a container that is starting.
+    if varying and actors > 1 and spec.max_concurrency != actors:
+        settings = ", ".join(f"{name}={delay!r}" for name, delay in varying.items())
+        raise ValueError(
+            f"{settings} of 'actor' varies, so that with prewarm=True there could be more containers than actors, "
+            f"which is not supported: pass a Constant, or max_concurrency={actors}"
+        )
