@@ -29,10 +29,6 @@ def retime(workload: Workload, outcome: Outcome, base: Sequence[Row]) -> None:
     outcome.trace = platform.trace
     run_dry(contender.system, workload, platform=platform, budget=outcome.budget, seed=outcome.seed)
     timed = history(platform.trace, prices=contender.prices, functions=platform.functions)
-    if len(base) > len(timed):
-        # `train` adds a row for what happened after the last round, until the budget was spent; a dry run does not.
-        platform.trace.append(platform.now, "round", value=base[-1]["round"])
-        timed = history(platform.trace, prices=contender.prices, functions=platform.functions)
     same = ("round", "steps", "version", "gradients")
     if [[row[name] for name in same] for row in timed] != [[row[name] for name in same] for row in base]:
         raise ValueError(f"{contender.name}: the rounds of the dry run are not those of the run that it retimes")

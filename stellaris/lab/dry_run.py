@@ -139,6 +139,7 @@ def run_dry(system: System, workload: Workload, *, platform: Platform, budget: B
             system = dataclasses.replace(system, aggregator=_DryAggregator(own))
         session.bodies = _bodies(system)
         system.run(session)
+        session.progress.report_rest(session.round)
 
 
 def _check(system: System, workload: Workload, budget: Budget) -> None:
