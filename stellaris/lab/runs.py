@@ -3,7 +3,8 @@
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,12 +16,18 @@ from stellaris.acting.policies import Policy
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
 from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.corrections.caps import check_rho
 from stellaris.lab.plan import Sizes, plan_of
 from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.lab.shapes import shapes_of
 from stellaris.systems.workload import Workload
 
+#: Names of the result's dimensions and coordinates, and of variables that every result has.
+_TAKEN = (
+    *("algorithm", "seed", "update", "updates", "seconds"),
+    *("episode_return", "episodes", "steps", "step_norm", "data_lag_mean", "staleness_mean", "staleness_max"),
+)
 #: The columns of a plan that must be equal in all runs of a block: vectorised loops of different lengths are slow.
 _STRUCTURE = ("waves_until", "batches_until", "gradients_until", "merges_until")
 #: Prefixes of axes that are settings: fields of the algorithm or the aggregator. `rho` is a setting too; any other axis
@@ -74,9 +81,10 @@ def runs_of(
         )
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
+    axes = {name: _checked_axis(name, values) for name, values in axes.items()}
     for name, values in {**axes, "seeds": numbers}.items():
         if not len(values):
             raise ValueError(f"{name} has no values: give at least one")
@@ -121,6 +129,22 @@ def runs_of(
     versions = max(run.static.sizes.versions for run in runs)
     shared = [run.static._replace(sizes=run.static.sizes._replace(versions=versions)) for run in runs]
     return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
+
+
+def _checked_axis(name: str, values: Any) -> Any:
+    """Returns the values of an axis, those of an array as numbers; raises if runs or their result could not have them.
+
+    The result is made after all runs, and an error then would lose them.
+    """
+    if name in _TAKEN:
+        raise ValueError(f"the axis {name!r} has the name of a dimension or a variable of the result: rename it")
+    if isinstance(values, Mapping):
+        return values
+    values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
+    for value in values:
+        if not isinstance(value, Hashable):
+            raise TypeError(f"the axis {name!r} has the value {value!r}, which cannot be hashed: pass a tuple instead")
+    return values
 
 
 def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, list[Any]]]:
@@ -219,6 +243,7 @@ def _settings(
             fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
         else:
             numeric[name] = float(value)
+    check_rho(rho=numeric.get("rho", math.inf))
     return fixed, numeric
 
 

@@ -78,7 +78,8 @@ def sweep(
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
       (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics, and
-      `step_norm` (the distance between the version and the one before). The
+      `step_norm` (the distance between the version and the one before).
+      The coordinate `updates` is the number of each run's updates, after which its variables are NaN or 0. The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.
 
@@ -86,7 +87,8 @@ def sweep(
       ModuleNotFoundError: if xarray is not installed; the error names the extra that installs it.
       TypeError: if the workload's environment is not written in JAX, its policy has a memory, or another argument has
         the wrong type.
-      ValueError: if an axis is empty or unknown, a setting is out of range, or the schedule does not fit the settings.
+      ValueError: if an axis is empty or unknown, or has the name of a part of the result, a setting is out of range, or
+        the schedule does not fit the settings.
 
     Example:
       >>> from stellaris import PPO, ActorCritic, Workload
@@ -150,11 +152,17 @@ def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
 
     Args:
       result: the result of `sweep`.
-      last: the number of updates to average over.
+      last: the number of updates to average over, at least 1; all updates of a run that has fewer.
     """
-    tail = result.isel(update=slice(-last, None))
-    total = (tail.episode_return.fillna(0.0) * tail.episodes).sum("update")
-    mean: xr.DataArray = total / tail.episodes.sum("update")
+    import xarray as xr
+
+    checks.whole(at_least=1, last=last)
+    # A run with fewer updates than others ends before the end of the arrays.
+    places = result.updates - last + xr.DataArray(np.arange(last), dims="update")
+    tail = result[["episode_return", "episodes"]].isel(update=places.clip(min=0))
+    episodes = tail.episodes.where(places >= 0, 0)
+    total = (tail.episode_return.fillna(0.0) * episodes).sum("update")
+    mean: xr.DataArray = total / episodes.sum("update")
     return mean
 
 
@@ -188,6 +196,15 @@ def _version() -> str:
     return stellaris.__version__
 
 
+def _coordinate(values: list[Any]) -> Any:
+    """Returns the values of a dimension; tuples as objects, because xarray would make two dimensions of them."""
+    if not any(isinstance(value, tuple) for value in values):
+        return values
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
+
+
 def _dataset(
     outcomes: Mapping[tuple[int, ...], Mapping[str, NDArray]],
     dimensions: Mapping[str, Sequence[Any]],
@@ -200,7 +217,9 @@ def _dataset(
     shape = (*(len(values) for values in dimensions.values()), updates)
     variables: dict[str, NDArray] = {}
     seconds, costs = np.full(shape, np.nan), dict[str, NDArray]()
+    own = np.zeros(shape[:-1], int)
     for run in runs:
+        own[run.place] = run.schedule.updates
         for name, column in outcomes[run.place].items():
             kind = np.float32 if column.dtype.kind == "f" else column.dtype
             blank = np.nan if column.dtype.kind == "f" else 0
@@ -213,8 +232,9 @@ def _dataset(
                 costs[f"cost_{sheet}"] = np.full(shape, np.nan)
             costs[f"cost_{sheet}"][run.place][: run.schedule.updates] = cost[1:]
     names = (*dimensions, "update")
-    coordinates: dict[str, Any] = {name: list(values) for name, values in dimensions.items()}
+    coordinates: dict[str, Any] = {name: _coordinate(list(values)) for name, values in dimensions.items()}
     coordinates["update"] = np.arange(1, updates + 1)
+    coordinates["updates"] = (names[:-1], own)
     if np.isfinite(seconds).any():
         coordinates["seconds"] = (names, seconds)
     coordinates |= {name: (names, cost) for name, cost in costs.items()}

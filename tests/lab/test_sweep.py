@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -80,6 +81,53 @@ def test_a_mean_return_counts_episodes(result):
     one = result.isel(lag=0, seed=0).isel({"algorithm.learning_rate": 0})
     total = np.nansum(one.episode_return * one.episodes)
     assert float(mean_return(one, 6)) == pytest.approx(total / one.episodes.values.sum())
+
+
+@pytest.mark.slow
+def test_a_mean_return_ends_with_each_run():
+    """A run with fewer updates has its own last ones; runs of equal length have the same mean as a slice has."""
+    several = sweep(WORKLOAD, CONFIG, lambda n: imposed(n, actors=2), {"n": [12, 5]}, seeds=2)
+    assert several.updates.values.tolist() == [[12, 12], [5, 5]]
+    for n, last in ((12, 4), (5, 4), (5, 5), (12, 12)):
+        alone = sweep(WORKLOAD, CONFIG, imposed(n, actors=2), seeds=2).isel(update=slice(-last, None))
+        total = (alone.episode_return.fillna(0.0) * alone.episodes).sum("update")
+        expected = (total / alone.episodes.sum("update")).values
+        np.testing.assert_array_equal(mean_return(several, last).sel(n=n).values, expected)
+    np.testing.assert_array_equal(mean_return(several, 7).sel(n=5), mean_return(several, 5).sel(n=5))
+    with pytest.raises(ValueError, match="last=0 is below 1"):
+        mean_return(several, 0)
+
+
+@pytest.mark.slow
+def test_values_of_an_axis_may_be_tuples_or_an_array():
+    """The result, which is made after all runs, holds them."""
+    lags = sweep(
+        WORKLOAD, CONFIG, lambda lags: imposed(2, actors=2, data=Constant(lags[0])), {"lags": [(1, 1), (0, 1)]}
+    )
+    assert lags.lags.values.tolist() == [(1, 1), (0, 1)]
+    rates = sweep(WORKLOAD, CONFIG, schedule(0), {"algorithm.learning_rate": jnp.geomspace(1e-3, 1e-2, 2)})
+    assert rates["algorithm.learning_rate"].values == pytest.approx([1e-3, 1e-2])
+    assert sweep(WORKLOAD, CONFIG, schedule(0), seeds=np.int64(2)).sizes["seed"] == 2
+
+
+@pytest.mark.parametrize(
+    ("axes", "error", "message"),
+    [
+        ({"seed": [0, 1]}, ValueError, "the axis 'seed' has the name of"),
+        ({"steps": [3, 4]}, ValueError, "the axis 'steps' has the name of"),
+        ({"lag": [[1], [2]]}, TypeError, r"the axis 'lag' has the value \[1\], which cannot be hashed"),
+        ({"rho": [1.0, 0.5]}, ValueError, "rho=0.5 is below 1"),
+        ({"rho": [math.nan]}, ValueError, "rho=nan is below 1"),
+    ],
+)
+def test_axes_that_are_refused_before_the_first_run(axes, error, message):
+    ages = imposed(3, actors=2, gradients=Constant(3), minibatches=2) if "rho" in axes else schedule
+    with pytest.raises(error, match=message):
+        sweep(WORKLOAD, CONFIG, ages, axes, aggregator=softsync(1) if "rho" in axes else None, on_progress=_no_run)
+
+
+def _no_run(progress):
+    raise AssertionError("a run has begun")
 
 
 @pytest.mark.slow
