@@ -11,8 +11,6 @@ from experiments.tasks.presets import TARGETS
 from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
-#: The folder of the study's runs on environments on which nothing was tuned.
-_UNTUNED = f"{_STUDY}/untuned"
 #: The folders of `tuning`'s results, by environment.
 _TUNING = {"Hopper-v4": "small/tuning", "CartPole-v1": "small/tuning/cartpole"}
 #: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
@@ -73,8 +71,11 @@ def _ranked(
 
 
 def compared(environment: str) -> Table:
-    """Returns the study's numbers on one environment; the cost up to a target is shown where there is a target."""
-    folder, target = _STUDY if environment in _TUNING else _UNTUNED, TARGETS.get(environment)
+    """Returns the study's numbers on one environment; the cost up to a target is shown where there is a target.
+
+    Runs on environments on which nothing was tuned have a folder each.
+    """
+    folder, target = _STUDY if environment in _TUNING else f"{_STUDY}/{environment}", TARGETS.get(environment)
     groups = runs(folder, environment)
     lines = [
         (
