@@ -157,8 +157,8 @@ def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
     import xarray as xr
 
     checks.whole(at_least=1, last=last)
-    # A run with fewer updates than others ends before the end of the arrays.
-    places = result.updates - last + xr.DataArray(np.arange(last), dims="update")
+    # A run with fewer updates than others ends before the end of the arrays. Older results do not say where.
+    places = result.coords.get("updates", result.sizes["update"]) - last + xr.DataArray(np.arange(last), dims="update")
     tail = result[["episode_return", "episodes"]].isel(update=places.clip(min=0))
     episodes = tail.episodes.where(places >= 0, 0)
     total = (tail.episode_return.fillna(0.0) * episodes).sum("update")

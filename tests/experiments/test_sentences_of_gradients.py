@@ -100,9 +100,12 @@ def test_old_gradients_and_old_data():
         f"at a lag of {cartpole.replace(' (', ' gradients (')} on CartPole and {acrobot} on Acrobot,",
         f"at {gradients[0]} and {gradients[1]} gradients ({batches} batches).",
     )
-    short = " and ".join(f"{float(text.split(' ')[0]):.0f}" for text in (cartpole, acrobot))
-    said = f"is lost at a lag of {short} gradients; with old data, at {gradients[0]} and {gradients[1]}."
-    assert not missing("README.md", said)
+    ages = [f"{float(text.split(' ')[0]):.0f}" for text in (cartpole, acrobot)]
+    assert not missing(
+        "README.md",
+        f"is lost at an age of {ages[0]} gradients on CartPole and {ages[1]} on Acrobot; with old data, at "
+        f"{gradients[0]} and {gradients[1]}.",
+    )
 
 
 def test_the_rate_comes_first():

@@ -139,6 +139,20 @@ def test_at_equal_time_on_humanoid():
     assert not missing("README.md", f"of Humanoid-v4, where all learn little, {short[0]} and {short[1]}.")
 
 
+def test_impacts_replay_at_equal_time():
+    folders = {"": HOPPER, "/HalfCheetah-v4": "HalfCheetah-v4", "/Humanoid-v4": "Humanoid-v4"}
+    on_hopper, *both = (
+        shown(table(f"stellaris-equal-time{folder}", "system", environment)["IMPACT"]["ratio"])
+        for folder, environment in folders.items()
+    )
+    assert not missing("README.md", f"is IMPACT with its replay of batches, {times(both[0])} and {times(both[1])}.")
+    assert not missing(
+        "docs/architectures.md",
+        f"`CircularReplay` has {both[0]} and {both[1]} times the return of synchronous PPO; on Hopper itself it has "
+        f"{on_hopper} times.",
+    )
+
+
 def _return_after(run, other):
     """The return of another run when it has cost as much by use as this one in the end."""
     known = ~np.isnan(other["episode_return"])
