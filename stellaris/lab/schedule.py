@@ -119,8 +119,15 @@ class Schedule:
         return self.gradient_before - self.gradient_version
 
     def first(self, updates: int) -> "Schedule":
-        """Returns the schedule of the first `updates` updates."""
+        """Returns the schedule of the first `updates` updates.
+
+        Raises:
+          TypeError: if `updates` is not a whole number.
+          ValueError: if `updates` is below 1 or above the schedule's number of updates.
+        """
         checks.whole(at_least=1, updates=updates)
+        if updates > self.updates:
+            raise ValueError(f"updates={updates}: the schedule has only {self.updates} updates")
         until = {
             f"{table}_": int(np.searchsorted(self.columns[f"{table}_before"], updates))
             for table in ("piece", "batch", "gradient")

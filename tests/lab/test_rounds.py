@@ -405,12 +405,18 @@ def test_containers_may_be_prewarmed(rounds: Rounds, functions: dict[str, Functi
     assert replace(rounds, functions=functions, prewarm=True).prewarm
 
 
+def test_no_seeds(rounds: Rounds) -> None:
+    with pytest.raises(ValueError, match=r"seeds=\[\] has no seeds"):
+        rounds.play(Fixed(1), seeds=[])
+
+
 @pytest.mark.parametrize(
     ("scheduler", "error", "message"),
     [
         (Fixed(5), ValueError, "decided for 5 actors"),
         ([1, 5], ValueError, "none above actors=4"),
         ([0, 1], ValueError, "schedule"),
+        ([3.9, 2.9], TypeError, r"schedule\[0\]=3.9 is not a whole number"),
         (Adapt(target=3.0), TypeError, "expected a Learned"),
         ([Fixed(1), Fixed(2)], ValueError, "2 schedulers and 1 seeds"),
         (Learned.untrained(most=3, seed=0), ValueError, "workloads of 3 actors"),

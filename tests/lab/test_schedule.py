@@ -38,6 +38,16 @@ def test_another_is_not_equal():
     assert imposed(5, actors=2) != SCHEDULE
 
 
+@pytest.mark.parametrize(
+    ("updates", "message"), [(0, "updates=0 is below 1"), (5, "updates=5: the schedule has only 4 updates")]
+)
+def test_the_first_updates_are_there(updates, message):
+    whole = SCHEDULE.first(4)
+    assert whole.first(4) == whole
+    with pytest.raises(ValueError, match=message):
+        whole.first(updates)
+
+
 def test_the_first_updates_are_a_schedule_of_their_own():
     assert SCHEDULE.first(4) == imposed(2, actors=2, data=Constant(1), gradients=Constant(2), minibatches=2)
 

@@ -154,11 +154,13 @@ class Rounds:
 
         Raises:
           FloatingPointError: if parameters became infinite or NaN; the message names the seeds.
-          TypeError: if a scheduler is not one of `Decider`.
-          ValueError: if `cost` is not positive or lacks prices, there are not as many schedulers as seeds, a decision
-            is not in [1, actors], a learned scheduler lacks a budget of cost or was made for another number of actors,
-            or the first round of a run cost more than the budget.
+          TypeError: if a scheduler is not one of `Decider`, or a number of actors is not whole.
+          ValueError: if there are no seeds, `cost` is not positive or lacks prices, there are not as many schedulers as
+            seeds, a decision is not in [1, actors], a learned scheduler lacks a budget of cost or was made for another
+            number of actors, or the first round of a run cost more than the budget.
         """
+        if not len(seeds):
+            raise ValueError(f"seeds={seeds!r} has no seeds: give at least one")
         for seed in seeds:
             checks.seed(seed=seed)
         block = (4 if jax.default_backend() == "cpu" else 256) if block is None else block
@@ -346,7 +348,7 @@ def _each(schedulers: Any, count: int) -> list[Any]:
             "in each round, or a list of these"
         )
     if all(np.ndim(one) == 0 and not isinstance(one, Learned | Fixed | Maximum | Stepped) for one in schedulers):
-        return [list(map(int, schedulers))] * count
+        return [list(schedulers)] * count
     if len(schedulers) != count:
         raise ValueError(f"there are {len(schedulers)} schedulers and {count} seeds: give one scheduler for each seed")
     return [_each(one, 1)[0] for one in schedulers]
