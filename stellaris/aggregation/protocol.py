@@ -1,15 +1,18 @@
 """The `Aggregator` protocol: when queued gradients are applied, which of them, and with which weights."""
 
 import dataclasses
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from stellaris._core import checks
 from stellaris.aggregation import gradient_queue
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
 from stellaris.types import Tree
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -100,9 +103,42 @@ class Queueing:
         # The bool is NumPy's, because `jax.vmap` refuses to return a Python bool.
         return np.True_
 
+    def _plain(self, *names: str) -> None:
+        """Converts checked settings to Python numbers, so that the aggregator has a hash."""
+        for name in names:
+            object.__setattr__(self, name, checks.plain(getattr(self, name)))
+
     def __repr__(self) -> str:
         fields = dataclasses.fields(cast(Any, self))
         return f"{self.maker}({', '.join(f'{field.name}={getattr(self, field.name)!r}' for field in fields)})"
+
+
+def checked_tree(cls: type[T]) -> type[T]:
+    """Registers a frozen dataclass as a tree of its fields, except those whose metadata say that they are static.
+
+    Unlike `jax.tree_util.register_dataclass` it does not check the settings of a tree that JAX makes, whose leaves
+    may be stacked arrays, axes or placeholders: `__post_init__` is for makers and `dataclasses.replace` alone.
+    """
+    fields = dataclasses.fields(cast(Any, cls))
+    static = [field.name for field in fields if field.metadata.get("static")]
+    leaves = [field.name for field in fields if field.name not in static]
+
+    def flatten(tree: Any) -> tuple[list[Any], tuple[Any, ...]]:
+        return [getattr(tree, name) for name in leaves], tuple(getattr(tree, name) for name in static)
+
+    def flatten_with_keys(tree: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+        children, settings = flatten(tree)
+        keys = [jax.tree_util.GetAttrKey(name) for name in leaves]
+        return list(zip(keys, children, strict=True)), settings
+
+    def unflatten(settings: Any, children: Any) -> T:
+        made = object.__new__(cls)
+        for name, value in [*zip(static, settings, strict=True), *zip(leaves, children, strict=True)]:
+            object.__setattr__(made, name, value)
+        return made
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
 
 
 def unweighted(staleness: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from stellaris._core import checks
 from stellaris.aggregation import gradient_queue
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
-from stellaris.aggregation.protocol import Aggregator, Queueing
+from stellaris.aggregation.protocol import Aggregator, Queueing, checked_tree
 from stellaris.aggregation.staleness import Weight, freeze_weight, inverse_root
 from stellaris.aggregation.thresholds import check_decay, demo_threshold, staleness_threshold
 from stellaris.types import JaxArray, Scalar, Tree
@@ -57,7 +57,7 @@ def _above_mean(memory: _Measured) -> jax.Array:
 _THRESHOLDS = {"decay": (staleness_threshold, _largest), "demo": (demo_threshold, _above_mean)}
 
 
-@jax.tree_util.register_dataclass
+@checked_tree
 @dataclass(frozen=True, repr=False)
 class _StalenessAware(Queueing):
     maker: ClassVar[str] = "staleness_aware"
@@ -69,6 +69,22 @@ class _StalenessAware(Queueing):
     combine: str = field(metadata={"static": True})
     weight: Weight | None
     threshold: str = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        gradient_queue.capacity_for(self.group_size, self.capacity)
+        check_decay(self.decay)
+        if self.weight is None:
+            checks.positive(smoothness=self.smoothness)
+        for _, start in checks.known(**checks.given(max_staleness=self.max_staleness)):
+            if not start >= 0:
+                raise ValueError(
+                    f"max_staleness={start} is negative: use None to measure it, math.inf for no threshold"
+                )
+        choices = {"combine": ("mean", "sequential"), "threshold": tuple(_THRESHOLDS)}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name}={getattr(self, name)!r} is neither {' nor '.join(map(repr, known))}")
+        self._plain("decay", "smoothness", "max_staleness")
 
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(
@@ -156,22 +172,12 @@ def staleness_aware(
       >>> aggregator == staleness_aware(group_size=2, decay=0.9, max_staleness=0)
       True
     """
-    capacity = gradient_queue.capacity_for(group_size, capacity)
-    check_decay(decay)
-    if weight is None:
-        checks.positive(smoothness=smoothness)
-    for _, start in checks.known(**checks.given(max_staleness=max_staleness)):
-        if not start >= 0:
-            raise ValueError(f"max_staleness={start} is negative: use None to measure it, math.inf for no threshold")
-    for name, value, known in (("combine", combine, ("mean", "sequential")), ("threshold", threshold, _THRESHOLDS)):
-        if value not in tuple(known):
-            raise ValueError(f"{name}={value!r} is neither {' nor '.join(map(repr, known))}")
     return _StalenessAware(
         group_size=group_size,
-        capacity=capacity,
-        decay=checks.plain(decay),
-        smoothness=checks.plain(smoothness) if weight is None else None,
-        max_staleness=checks.plain(max_staleness),
+        capacity=gradient_queue.capacity_for(group_size, capacity),
+        decay=decay,
+        smoothness=smoothness if weight is None else None,
+        max_staleness=max_staleness,
         combine=combine,
         weight=None if weight is None else freeze_weight(weight),
         threshold=threshold,

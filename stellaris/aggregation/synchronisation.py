@@ -13,18 +13,21 @@ from jaxtyping import Int
 from stellaris._core import checks
 from stellaris.aggregation import gradient_queue
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
-from stellaris.aggregation.protocol import Aggregator, Queueing, unweighted
+from stellaris.aggregation.protocol import Aggregator, Queueing, checked_tree, unweighted
 from stellaris.aggregation.staleness import Weight, freeze_weight, inverse_root, polynomial_weight
 from stellaris.types import Array, Tree
 
 
-@jax.tree_util.register_dataclass
+@checked_tree
 @dataclass(frozen=True, repr=False)
 class _Buffered(Queueing):
     maker: ClassVar[str] = "buffered"
     group_size: int = field(metadata={"static": True})
     weight: Weight
     capacity: int = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        gradient_queue.capacity_for(self.group_size, self.capacity)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         return state.count >= self.group_size
@@ -100,7 +103,7 @@ def softsync(group_size: int, *, capacity: int | None = None) -> Aggregator:
     return buffered(group_size, inverse_root(1.0), capacity=capacity)
 
 
-@jax.tree_util.register_dataclass
+@checked_tree
 @dataclass(frozen=True, repr=False)
 class _StaleSynchronous(Queueing):
     # The state's memory holds each learner's number of pushes, `[learners]`.
@@ -108,6 +111,14 @@ class _StaleSynchronous(Queueing):
     max_lead: Any
     learners: int = field(metadata={"static": True})
     capacity: int = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        checks.not_negative(max_lead=self.max_lead)
+        checks.counts(learners=self.learners)
+        if not jnp.issubdtype(jnp.result_type(self.max_lead), jnp.integer):
+            raise ValueError(f"max_lead={self.max_lead!r} is not a whole number of gradients")
+        checks.counts(capacity=self.capacity)
+        self._plain("max_lead")
 
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.capacity, memory=jnp.zeros(self.learners, jnp.int32))
@@ -160,21 +171,23 @@ def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity
       >>> [bool(aggregator.admit(state, learner, 0)) for learner in (0, 1)]  # learner 0 leads by 2
       [False, True]
     """
-    checks.not_negative(max_lead=max_lead)
-    checks.counts(learners=learners)
-    if not jnp.issubdtype(jnp.result_type(max_lead), jnp.integer):
-        raise ValueError(f"max_lead={max_lead!r} is not a whole number of gradients")
     capacity = 2 * learners if capacity is None else capacity
-    checks.counts(capacity=capacity)
-    return _StaleSynchronous(checks.plain(max_lead), learners, capacity)
+    return _StaleSynchronous(max_lead, learners, capacity)
 
 
-@jax.tree_util.register_dataclass
+@checked_tree
 @dataclass(frozen=True, repr=False)
 class _FullyAsynchronous(Queueing):
     maker: ClassVar[str] = "fully_asynchronous"
     capacity: int = field(metadata={"static": True})
     drop_from: Any  #: None to drop nothing.
+
+    def __post_init__(self) -> None:
+        checks.counts(capacity=self.capacity)
+        if self.drop_from is not None:
+            checks.positive(drop_from=self.drop_from)
+            checks.integers(drop_from=jnp.asarray(self.drop_from))
+        self._plain("drop_from")
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         return self._too_stale(state, clock) < state.count
@@ -226,19 +239,18 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
       >>> bool(aggregator.ready(state, 5, 0)), bool(aggregator.ready(state, 2, 0))
       (False, True)
     """
-    checks.counts(capacity=capacity)
-    if drop_from is not None:
-        checks.positive(drop_from=drop_from)
-        checks.integers(drop_from=jnp.asarray(drop_from))
-    return _FullyAsynchronous(capacity, checks.plain(drop_from))
+    return _FullyAsynchronous(capacity, drop_from)
 
 
-@jax.tree_util.register_dataclass
+@checked_tree
 @dataclass(frozen=True, repr=False)
 class _Synchronous(Queueing):
     # The state's memory holds the version of each learner's last gradient, `[group_size]`.
     maker: ClassVar[str] = "synchronous"
     group_size: int = field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        checks.counts(group_size=self.group_size)
 
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.group_size, memory=jnp.full(self.group_size, -1, jnp.int32))
@@ -290,7 +302,6 @@ def synchronous(group_size: int) -> Aggregator:
       >>> bool(aggregator.ready(state, 0, 0))
       False
     """
-    checks.counts(group_size=group_size)
     return _Synchronous(group_size)
 
 

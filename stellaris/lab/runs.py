@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import itertools
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -233,6 +232,8 @@ def _settings(
         if not _is_setting(name):
             continue
         owner, _, field = name.partition(".")
+        if not field:
+            check_rho(rho=value)
         if field and not hasattr(fixed[owner], field):
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
@@ -243,7 +244,6 @@ def _settings(
             fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
         else:
             numeric[name] = float(value)
-    check_rho(rho=numeric.get("rho", math.inf))
     return fixed, numeric
 
 

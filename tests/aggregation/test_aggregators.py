@@ -1,5 +1,6 @@
 """Stellaris' aggregator by hand, its special cases, and the errors of all makers."""
 
+import dataclasses
 import functools
 import math
 from random import Random
@@ -277,6 +278,33 @@ def test_settings_out_of_their_range(error, make, arguments, message):
     """Found when the aggregator is made; the error names the argument and its value."""
     with pytest.raises(error, match=f"^{message}"):
         make(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("error", "make", "changes", "message"),
+    [
+        (ValueError, AWARE, {"group_size": 0}, "group_size=0 is not a positive whole number"),
+        (ValueError, AWARE, {"capacity": 1}, "capacity=1 is below group_size=2"),
+        (ValueError, AWARE, {"decay": 1.5}, r"decay=1\.5 lies outside \(0, 1\]"),
+        (ValueError, AWARE, {"smoothness": -3.0}, r"smoothness=-3\.0 is not positive"),
+        (ValueError, AWARE, {"max_staleness": math.nan}, "max_staleness=nan is negative"),
+        (ValueError, AWARE, {"combine": "sum"}, "combine='sum' is neither 'mean' nor 'sequential'"),
+        (ValueError, AWARE, {"threshold": "int"}, "threshold='int' is neither 'decay' nor 'demo'"),
+        (ValueError, functools.partial(softsync, 2), {"group_size": 5}, "capacity=4 is below group_size=5"),
+        (ValueError, functools.partial(synchronous, 2), {"group_size": 0}, "group_size=0 is not a positive"),
+        (ValueError, AHEAD, {"max_lead": -1}, "max_lead=-1 is negative"),
+        (ValueError, AHEAD, {"max_lead": 1.0}, r"max_lead=1\.0 is not a whole number"),
+        (ValueError, AHEAD, {"learners": 0}, "learners=0 is not a positive whole number"),
+        (ValueError, AHEAD, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (ValueError, ASYNCHRONOUS, {"capacity": 0}, "capacity=0 is not a positive whole number"),
+        (ValueError, ASYNCHRONOUS, {"drop_from": 0}, "drop_from=0 is not positive"),
+        (TypeError, ASYNCHRONOUS, {"drop_from": 2.5}, "drop_from has dtype float32"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_setting_is_not_replaced_by_one_out_of_its_range(error, make, changes, message):
+    with pytest.raises(error, match=f"^{message}"):
+        dataclasses.replace(make(), **changes)
 
 
 def test_a_version_that_never_was(unchecked):

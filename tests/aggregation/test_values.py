@@ -113,6 +113,7 @@ def test_numbers_compare_by_value_whatever_their_type(unchecked):
     for number in (3, np.int64(3), jnp.int32(3)):
         assert {stale_synchronous(number, 3), stale_synchronous(3, 3)} == {stale_synchronous(3, 3)}
         assert fully_asynchronous(capacity=2, drop_from=number) == fully_asynchronous(capacity=2, drop_from=3)
+    assert hash(dataclasses.replace(aware(), decay=jnp.float32(0.5))) == hash(aware(decay=0.5))
     assert fully_asynchronous(capacity=2, drop_from=3) != fully_asynchronous(capacity=2)
 
 
@@ -174,6 +175,14 @@ def test_settings_are_swept_by_vmap(make, numbers):
     ):
         for got, want in zip(swept, zip(*alone, strict=True), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_trees_of_an_aggregator_are_not_checked():
+    """JAX makes trees that are no settings, such as one of axes, whose zeros would be out of range."""
+    stack = stacked([aware(decay=0.3), aware(decay=0.9)])
+    axes = jax.tree.map(lambda _: 0, stack)
+    swept = jax.vmap(lambda one: one.decay, in_axes=(axes,))(stack)
+    np.testing.assert_array_equal(swept, stack.decay)
 
 
 def test_sizes_and_choices_are_structure():
