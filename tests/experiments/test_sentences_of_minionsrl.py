@@ -431,7 +431,7 @@ def test_in_short() -> None:
         "README.md",
         f"takes {times[0]} of the time of all 32 actors on CartPole and, trained further, {times[1]} on Hopper, for "
         f"{few[0]} and {few[1]} of the cost",
-        f"Trained as published, two of them keep to the budget in {kept} of 20 runs.",
+        f"Two schedulers trained as published keep to the budget in {kept} of 20 runs.",
     )
 
 
