@@ -33,10 +33,21 @@ class Call:
         memory = self.program.memory_analysis()
         return int(memory.argument_size_in_bytes + memory.output_size_in_bytes + memory.temp_size_in_bytes)
 
+    @property
+    def names(self) -> set[str]:
+        """The names of the results, which are known before the call."""
+        tree = self.program.out_tree
+        return {*_columns(jax.tree.unflatten(tree, [None] * tree.num_leaves))}
+
     def __call__(self) -> dict[str, NDArray]:
-        outcome: Outcome = jax.device_get(self.program(*self.arguments))
-        columns = {"steps": outcome.steps, "episodes": outcome.episodes, "episode_return": outcome.episode_return}
-        return {name: np.asarray(column)[: self.runs] for name, column in {**columns, **outcome.metrics}.items()}
+        columns = _columns(jax.device_get(self.program(*self.arguments)))
+        return {name: np.asarray(column)[: self.runs] for name, column in columns.items()}
+
+
+def _columns(outcome: Outcome) -> dict[str, Any]:
+    """Returns the results of a block by name."""
+    own = {"steps": outcome.steps, "episodes": outcome.episodes, "episode_return": outcome.episode_return}
+    return {**own, **outcome.metrics}
 
 
 class Programs:

@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,11 +22,8 @@ from stellaris.lab.schedule import NONE, Schedule
 from stellaris.lab.shapes import shapes_of
 from stellaris.systems.workload import Workload
 
-#: Names of the result's dimensions and coordinates, and of variables that every result has.
-_TAKEN = (
-    *("algorithm", "seed", "update", "updates", "seconds"),
-    *("episode_return", "episodes", "steps", "step_norm", "data_lag_mean", "staleness_mean", "staleness_max"),
-)
+#: Names of the result's dimensions and coordinates, besides the axes.
+_RESERVED = ("algorithm", "seed", "update", "updates", "seconds")
 #: The columns of a plan that must be equal in all runs of a block: vectorised loops of different lengths are slow.
 _STRUCTURE = ("waves_until", "batches_until", "gradients_until", "merges_until")
 #: Prefixes of axes that are settings: fields of the algorithm or the aggregator. `rho` is a setting too; any other axis
@@ -83,6 +80,7 @@ def runs_of(
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
+    check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
     for name, values in {**axes, "seeds": numbers}.items():
         if not len(values):
@@ -123,6 +121,7 @@ def runs_of(
             )
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
             runs += [Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
+    check_names(axes, (f"cost_{sheet}" for own, *_ in made.values() for sheet in own.costs))
     # Runs with different lags need different numbers of past versions. All runs keep the largest number, so that they
     # share a program.
     versions = max(run.static.sizes.versions for run in runs)
@@ -130,13 +129,17 @@ def runs_of(
     return [run._replace(static=static) for run, static in zip(runs, shared, strict=True)], dimensions
 
 
-def _checked_axis(name: str, values: Any) -> Any:
-    """Returns the values of an axis, those of an array as numbers; raises if runs or their result could not have them.
+def check_names(axes: Iterable[str], names: Iterable[str]) -> None:
+    """Raises a ValueError if an axis has one of the names that the result needs for its own parts.
 
     The result is made after all runs, and an error then would lose them.
     """
-    if name in _TAKEN:
-        raise ValueError(f"the axis {name!r} has the name of a dimension or a variable of the result: rename it")
+    for name in sorted({*axes} & {*names}):
+        raise ValueError(f"the axis {name!r} has the name of a part of the result: rename it")
+
+
+def _checked_axis(name: str, values: Any) -> Any:
+    """Returns the values of an axis, those of an array as numbers; raises if one of them cannot be hashed."""
     if isinstance(values, Mapping):
         return values
     values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)

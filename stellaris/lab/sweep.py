@@ -18,7 +18,7 @@ from stellaris._core.extras import needs
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
 from stellaris.lab.blocks import Programs
-from stellaris.lab.runs import Axes, Run, Schedules, grouped, runs_of
+from stellaris.lab.runs import Axes, Run, Schedules, check_names, grouped, runs_of
 from stellaris.runtime.files import atomic_path
 from stellaris.systems.workload import Workload
 from stellaris.types import NDArray
@@ -120,6 +120,8 @@ def sweep(
         kept = None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
         there = kept is not None and kept.exists()
         call = None if there else programs.prepare(members, rho, size)
+        if call is not None:
+            check_names(axes, call.names)
         left = (time.monotonic() - began) / computed * (len(runs) - len(outcomes)) if computed else float("nan")
         if on_progress is not None:
             on_progress(Progress(len(outcomes), len(runs), left, len(members), 0 if call is None else call.nbytes))
@@ -157,8 +159,9 @@ def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
     import xarray as xr
 
     checks.whole(at_least=1, last=last)
-    # A run with fewer updates than others ends before the end of the arrays. Older results do not say where.
-    places = result.coords.get("updates", result.sizes["update"]) - last + xr.DataArray(np.arange(last), dims="update")
+    # A run with fewer updates than others ends before the end of the arrays, and a part of a result may begin later.
+    own = (result["update"] <= result["updates"]).sum("update")
+    places = own - last + xr.DataArray(np.arange(last), dims="update")
     tail = result[["episode_return", "episodes"]].isel(update=places.clip(min=0))
     episodes = tail.episodes.where(places >= 0, 0)
     total = (tail.episode_return.fillna(0.0) * episodes).sum("update")

@@ -96,6 +96,9 @@ def test_a_mean_return_ends_with_each_run():
         expected = (total / alone.episodes.sum("update")).values
         np.testing.assert_array_equal(mean_return(several, last).sel(n=n).values, expected)
     np.testing.assert_array_equal(mean_return(several, 7).sel(n=5), mean_return(several, 5).sel(n=5))
+    part = several.isel(update=slice(2, 8))
+    np.testing.assert_array_equal(mean_return(part, 3).sel(n=5), mean_return(several, 3).sel(n=5))
+    np.testing.assert_array_equal(mean_return(part, 9), mean_return(part, 6))
     with pytest.raises(ValueError, match="last=0 is below 1"):
         mean_return(several, 0)
 
@@ -117,12 +120,18 @@ def test_values_of_an_axis_may_be_tuples_or_an_array():
     [
         ({"seed": [0, 1]}, ValueError, "the axis 'seed' has the name of"),
         ({"steps": [3, 4]}, ValueError, "the axis 'steps' has the name of"),
+        ({"kl": [3, 4]}, ValueError, "the axis 'kl' has the name of"),
+        ({"cost_demo": [3, 4]}, ValueError, "the axis 'cost_demo' has the name of"),
         ({"lag": [[1], [2]]}, TypeError, r"the axis 'lag' has the value \[1\], which cannot be hashed"),
     ],
 )
 def test_axes_that_are_refused_before_the_first_run(axes, error, message):
+    def billed(**lags):
+        made = imposed(2, actors=2)
+        return dataclasses.replace(made, seconds=np.arange(3.0), costs={"demo": np.arange(3.0)})
+
     with pytest.raises(error, match=message):
-        sweep(WORKLOAD, CONFIG, schedule, axes, on_progress=_no_run)
+        sweep(WORKLOAD, CONFIG, billed, axes, on_progress=_no_run)
 
 
 def _no_run(progress):

@@ -88,7 +88,8 @@ def test_runs_without_numbers_have_the_floor(monkeypatch, tmp_path):
         "loss": loss,
     }
     dimensions = ("algorithm", "lag", "algorithm.learning_rate", "seed", "update")
-    result = xr.Dataset({name: (dimensions, column[None, None, None]) for name, column in columns.items()})
+    variables = {name: (dimensions, column[None, None, None]) for name, column in columns.items()}
+    result = xr.Dataset(variables, {"update": np.arange(1, updates + 1), "updates": updates})
     monkeypatch.setattr(corrections, "sweep", lambda *_, **__: result)
     part = corrections.Part(("PPO",), (2,), (1e-3,), updates=updates)
     broken, good, silent = corrections.run(lag.PRESETS["small"], "Acrobot-v1", part, tmp_path)
