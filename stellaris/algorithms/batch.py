@@ -153,7 +153,7 @@ def _ranking(x: jax.Array) -> jax.Array:
 def standardized(x: Array, mask: Array) -> jax.Array:
     """Scales `x` to zero mean and unit variance over the samples where the mask is True; the others become zero.
 
-    Equal samples become zero, too.
+    If all samples are equal, they become zero.
     """
     mask = checks.mask(mask, x)
     wide = x.astype(at_least_float32(x.dtype))

@@ -10,7 +10,7 @@ and its mean over these seconds (second), as ratios to the synchronous system, p
 
 "Ahead" means a ratio whose 95 % interval excludes 1. Between tuning seeds a return varies by 10 to 50 %, so ten seeds
 show ratios of 1.2 to 1.5 and no smaller. Nothing was tuned on Walker2d, HalfCheetah and Humanoid. Humanoid was
-registered after Hopper's runs and before any of its own.
+registered after Hopper's runs, before its first.
 """
 
 from collections.abc import Sequence
