@@ -29,6 +29,8 @@ from stellaris.types import JaxArray, Scalar
 class Uncorrected(GRPO):
     """No correction: `-A log pi` for tokens of any age."""
 
+    capped: ClassVar[bool] = False
+
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`impala_loss` of every token."""
         return jnp.asarray(impala_loss(tokens.log_prob, tokens.advantage))
@@ -43,6 +45,8 @@ class Truncated(GRPO):
     """
 
     ratio_cap: Scalar = 2.0
+
+    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -105,6 +109,7 @@ class Bounded(GRPO):
     ratio: str = "token"
 
     proximal: ClassVar[bool] = True
+    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,6 +143,8 @@ class GSPO(GRPO):
 
     over: str = "sequences"
 
+    capped: ClassVar[bool] = False
+
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`ppo_loss` of every answer, at each of its tokens."""
         answer = sequence_log_ratio(tokens.log_ratio, valid=tokens.valid, over="mean")
@@ -152,6 +159,8 @@ class TOPR(GRPO):
     Source:
       Le Roux et al. 2025, Tapered Off-Policy REINFORCE, whose advantage is a reward of 1 or -1.
     """
+
+    capped: ClassVar[bool] = False
 
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`bounded_importance_weight` of every answer, times `impala_loss`."""
@@ -169,6 +178,8 @@ class VESPO(GRPO):
     Source:
       Shen et al. 2026, VESPO, with its settings.
     """
+
+    capped: ClassVar[bool] = False
 
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`vespo_weight` of every answer, times `impala_loss`."""
@@ -191,6 +202,8 @@ class DPPO(GRPO):
 
     max_distance: Scalar = 0.15
     ratio_cap: Scalar = 5.0
+
+    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +241,8 @@ class M2PO(GRPO):
         kept = second_moment_mask(
             tokens.log_ratio, tokens.advantage, valid=tokens.valid, max_second_moment=self.max_second_moment
         )
-        return jnp.where(kept, ppo_loss(tokens.log_ratio, tokens.advantage, clip=math.inf), 0.0)
+        loss = ppo_loss(tokens.log_ratio, tokens.advantage, clip=math.inf, ratio_cap=tokens.cap)
+        return jnp.where(kept, loss, 0.0)
 
 
 @dataclass(frozen=True)

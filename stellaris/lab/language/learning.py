@@ -53,7 +53,7 @@ class Tokens(NamedTuple):
     proximal_log_ratio: Float[JaxArray, "T N"]  #: of the newest version at the batch's preparation to that version.
     advantage: Float[JaxArray, "T N"]
     valid: Bool[JaxArray, "T N"]
-    cap: Float[JaxArray, "T N"] | None  #: the global cap, if other learners hold policies.
+    cap: Float[JaxArray, "T N"] | None  #: the global cap, if the loss is capped and other learners hold policies.
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,9 @@ class GRPO:
 
     #: Whether the loss needs the proximal policy, which costs a forward pass per batch.
     proximal: ClassVar[bool] = False
+    #: Whether the loss truncates ratios of tokens to the global cap, which costs a forward pass per peer. If not, peers
+    #: and `rho` have no effect.
+    capped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.environment, Answering):
@@ -215,8 +218,8 @@ class GRPO:
           apply_fn: `(params, observation) -> (distribution parameters, value)`.
           params: the policy that learns.
           batch: answers from `select` or `prepare`.
-          peers: parameters of the policies that other learners hold now. Ratios of tokens are truncated to
-            `global_ratio_cap` over `params` and the peers.
+          peers: parameters of the policies that other learners hold now. A loss that is `capped` truncates ratios of
+            tokens to `global_ratio_cap` over `params` and the peers.
           rho: truncation level of the cap, at least 1.
           version: version of the policy that learns; `discard` needs it.
           lags: the number of policy lags that `by_lag` distinguishes.
@@ -234,7 +237,8 @@ class GRPO:
         batch = cleaned(batch, "action", "log_prob", "proximal_log_prob", "advantage")
         valid, observation = jnp.asarray(batch.valid), batch.observation
         policy = actor_critic.evaluate(apply_fn, params, observation, batch)
-        cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
+        held = peers if self.capped else ()
+        cap = actor_critic.held_cap(apply_fn, held, observation, batch, policy.log_prob, rho)
         tokens = Tokens(
             log_prob=jnp.where(valid, policy.log_prob, 0.0),
             log_ratio=policy.log_ratio,

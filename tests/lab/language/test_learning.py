@@ -199,9 +199,10 @@ def test_a_refresh_in_mid_sequence_records_each_tokens_version():
     assert np.abs(even - odd)[valid].max() > 0.1
 
 
-@pytest.mark.parametrize(
-    "name", ["GRPO", "Truncated", "Decoupled", "Bounded", "GSPO", "TOPR", "VESPO", "DPPO", "M2PO", "SAPO"]
-)
+CORRECTIONS = ["GRPO", "Truncated", "Decoupled", "Bounded", "GSPO", "TOPR", "VESPO", "DPPO", "M2PO", "SAPO"]
+
+
+@pytest.mark.parametrize("name", CORRECTIONS)
 def test_fresh_answers_need_no_correction(name):
     """Where every ratio is 1, all corrections have the policy gradient of the uncorrected loss."""
     behaviour = -jax.random.exponential(jax.random.key(0), (4, 6))
@@ -251,6 +252,20 @@ def test_stale_tokens_by_hand(name, settings, expected):
     """The first answer, of two tokens."""
     loss = getattr(lab, name)(ENV, **settings).policy_loss(TOKENS)
     np.testing.assert_allclose(loss[:, 0], expected, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Uncorrected", *CORRECTIONS])
+def test_only_what_is_truncated_is_reported(name):
+    """With a peer, either the loss changes and a truncated share is reported, or neither."""
+    learner = getattr(lab, name)(ENV)
+    own, peer = (jax.tree.map(lambda x: 2.0 * x, jax.jit(MODEL.init)(jax.random.key(seed))) for seed in (1, 2))
+    played = write(ENV, [right, wrong, endless, right])
+    batch = learner.prepare(played._replace(log_prob=jnp.full_like(played.log_prob, -3.0)), MODEL.apply, own)
+    alone, _ = learner.loss(MODEL.apply, own, batch)
+    capped, metrics = learner.loss(MODEL.apply, own, batch, (peer,))
+    truncated = name in ("GRPO", "Decoupled", "M2PO", "SAPO")
+    assert (float(metrics["truncation_fraction"]) > 0) == (float(capped) != float(alone)) == truncated
 
 
 @pytest.fixture(scope="module")
