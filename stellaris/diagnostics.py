@@ -147,7 +147,18 @@ def lag_report(
         jnp.square(ratio),
     )
     samples = jnp.stack([jnp.where(valid, column.astype(ratio.dtype), 0.0).ravel() for column in columns], axis=-1)
-    return LagReport(*jax.ops.segment_sum(samples, bucket, num_segments=lags).T)
+    return LagReport(*_sums(samples, bucket, lags).T)
+
+
+def _sums(samples: jax.Array, bucket: jax.Array, lags: int, block: int = 4096) -> jax.Array:
+    """The sums `[lags, columns]` of the samples `[n, columns]` in each bucket.
+
+    Blocks of samples are summed first: a float32 to which ones are added one after the other stays at 2**24.
+    """
+    blocks = -(-len(samples) // block)
+    place = jnp.arange(len(samples)) // block * lags + bucket
+    sums = jax.ops.segment_sum(samples, place, num_segments=blocks * lags)
+    return jnp.sum(sums.reshape(blocks, lags, samples.shape[1]), axis=0)
 
 
 class RatioReport(NamedTuple):

@@ -71,7 +71,8 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
     x, there = jnp.asarray(x).ravel(), jnp.asarray(there).ravel()
     last = jnp.maximum(jnp.sum(there), 1) - 1
     place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
-    below = jnp.floor(place).astype(jnp.int32)
+    # In float32 a count above 2**24 may be rounded up, and the last place with it.
+    below = jnp.minimum(jnp.floor(place).astype(jnp.int32), last)
     ranks = jnp.concatenate([below, jnp.minimum(below + 1, last)])
 
     def not_above(number: jax.Array) -> jax.Array:
