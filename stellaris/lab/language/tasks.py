@@ -146,7 +146,7 @@ class Sorting(Task):
 
     def solution(self, prompt: Int[Array, "P"]) -> Int[JaxArray, "A"]:
         """The digits in order, and the end."""
-        digits = jnp.asarray(prompt)[:-1]
+        digits = jnp.asarray(prompt, jnp.int32)[:-1]
         # The end is larger than every digit, so padding that counts as the end sorts to the right.
         ordered = jnp.append(jnp.sort(jnp.where(digits == PAD, self.end, digits)), self.end)
         return jnp.where(jnp.arange(self.answer_length) <= jnp.sum(digits != PAD), ordered, PAD)
@@ -216,7 +216,7 @@ class Addition(Task):
 
     def solution(self, prompt: Int[Array, "P"]) -> Int[JaxArray, "A"]:
         """The digits of the sum from the lowest, and the end."""
-        backwards = jnp.flip(jnp.asarray(prompt)[:-1])
+        backwards = jnp.flip(jnp.asarray(prompt, jnp.int32)[:-1])
         m = jnp.argmax(backwards == self.base + 2)
         n = jnp.sum(backwards != PAD) - m - 1
         place = jnp.arange(self.most + 1)

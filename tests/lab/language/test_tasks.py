@@ -55,6 +55,14 @@ def test_sums_are_pythons():
         assert solution == padded([*digits, END], task.answer_length).tolist()
 
 
+@pytest.mark.parametrize("task", [Sorting(most=3), Addition(most=3)])
+def test_prompts_of_64_bits_have_the_same_solutions(task):
+    prompt = task.draw(jax.random.key(0))
+    with jax.enable_x64(True):
+        solution = task.solution(np.asarray(prompt, np.int64))
+    assert (solution.dtype, solution.tolist()) == (jnp.int32, task.solution(prompt).tolist())
+
+
 def test_a_sum_without_its_carry_is_wrong():
     task = Addition(most=2, base=10, graded=False)
     prompt = sum_prompt(task, 57, 66)
