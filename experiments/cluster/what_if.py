@@ -15,9 +15,11 @@ from rich.table import Table
 
 from experiments.figures.lab.methods import methods
 from experiments.lab.command import use_all_cores
-from experiments.toolkit import options, output, shell
+from experiments.study.cells import code_version
+from experiments.toolkit import options, output, provenance, shell
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO, ActorCritic, Workload
+from stellaris._core.describe import describe
 from stellaris.lab import CartPole, Logged, Schedule, dry_run, imposed, mean_return, sweep
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Work, WorkLog
 from stellaris.runtime.endings import ENDINGS
@@ -90,6 +92,8 @@ def main(arguments: argparse.Namespace) -> int:
         raise shell.UsageError(f"{arguments.log}: {error}") from error
     with output.usable(arguments.out):
         output.write_rows(arguments.out / "table.csv", rows)
+        sizes = {"seconds": arguments.seconds, "seeds": arguments.seeds}
+        provenance.write(arguments.out / "provenance.json", code_version(), question=describe(question), **sizes)
     table = Table(*rows[0], title=f"{arguments.log.name}: {arguments.seconds:g} s, {arguments.seeds} seeds")
     for row in rows:
         table.add_row(*row.values())

@@ -4,9 +4,7 @@ GEAR's own model, a multi-agent transformer, is out of scope.
 """
 
 import argparse
-import json
 import math
-import platform as machine
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,16 +20,15 @@ from experiments.figures.gear.learning import Learning, begin, draw, learn, norm
 from experiments.figures.gear.models import BehaviourCloning, DecisionTransformer, Model
 from experiments.figures.gear.playing import play
 from experiments.study import runs
+from experiments.study.cells import code_version
 from experiments.tasks import presets
-from experiments.toolkit import options, output, plots, progress, shell
-from experiments.toolkit.provenance import versions
+from experiments.toolkit import options, output, plots, progress, provenance, shell
 from stellaris import PPO
 from stellaris._core.describe import describe
 from stellaris.acting import envs
 from stellaris.acting.rollout import Fragment
 from stellaris.replay import Episodes, Table, Trajectories, check, columns_of, init, insert
 from stellaris.runtime import FunctionError
-from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget, Synchronous, Workload
 from stellaris.types import NDArray
 
@@ -347,7 +344,7 @@ _POINTS = 100
 
 
 def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
-    """Writes tidy files, the settings, and the picture."""
+    """Writes tidy files, the settings with the provenance, and the picture."""
     output.write_rows(
         out / "played.csv",
         [
@@ -374,16 +371,13 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
             for last, mean, best in _parts(outcome.data)
         ],
     )
-    record = {
-        "preset": describe(preset),
-        "seeds": [outcome.seed for outcome in outcomes],
-        "seconds": [outcome.seconds for outcome in outcomes],
-        "versions": versions("stellaris", "jax", "flax", "envpool"),
-        "machine": machine.platform(),
-    }
-    with atomic_write(out / "summary.json") as file:
-        json.dump(output.finite(record), file, indent=2)
-        file.write("\n")
+    provenance.write(
+        out / "provenance.json",
+        code_version(),
+        preset=describe(preset),
+        seeds=[outcome.seed for outcome in outcomes],
+        seconds=[outcome.seconds for outcome in outcomes],
+    )
     _draw(outcomes, preset, out / "gear_hopper.png")
 
 

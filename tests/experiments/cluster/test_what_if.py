@@ -1,6 +1,7 @@
 """What if a logged run had been paced: a log made from a simulated trace says what the platform was told."""
 
 import csv
+import json
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,9 @@ def test_the_command_answers(log, tmp_path, monkeypatch, capsys):
     assert float(rows["synchronous"]["largest"]) == 0.0
     assert rows["synchronous"]["PPO"]
     assert "synchronous" in capsys.readouterr().out
+    made = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert (made["question"]["epochs"], made["seeds"]) == (4, 2)
+    assert {"commit", "code", "jax", "processor"} <= set(made)
 
 
 def test_a_log_that_is_none(tmp_path, capsys):

@@ -237,7 +237,7 @@ def test_the_command(tiny, tmp_path, capsys):
     options = ("--preset", "smoke", "--seeds", "2", "--seed", "3", "--out", str(tmp_path))
     assert command.main(["gear-hopper", *options]) == 0
     assert "transformer, asked for 100% of the best" in capsys.readouterr().out
-    names = {"played.csv", "losses.csv", "data.csv", "summary.json", "gear_hopper.png"}
+    names = {"played.csv", "losses.csv", "data.csv", "provenance.json", "gear_hopper.png"}
     assert {path.name for path in tmp_path.iterdir()} == names
     played = rows(tmp_path / "played.csv")
     assert len(played) == 2 * (5 + 1 + 1 + 1)
@@ -250,7 +250,7 @@ def test_the_command(tiny, tmp_path, capsys):
     losses = rows(tmp_path / "losses.csv")
     assert [row["update"] for row in losses if row["seed"] == "4"] == ["1", "2", "3", "4"]
     assert all(np.isfinite([float(row["transformer"]), float(row["cloning"])]).all() for row in losses)
-    record = json.loads((tmp_path / "summary.json").read_text())
+    record = json.loads((tmp_path / "provenance.json").read_text())
     assert record["seeds"] == [3, 4]
     assert record["preset"]["learning"]["updates"] == 4
 
