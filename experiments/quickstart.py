@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import platform as machine
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from experiments.tasks import testbed
 from experiments.tasks.presets import PRESETS, TARGETS, Preset
 from experiments.toolkit import options, plots, progress, shell
 from experiments.toolkit.output import finite, one_run, write_rows
-from experiments.toolkit.provenance import versions
+from experiments.toolkit.provenance import provenance, versions
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
@@ -137,8 +136,8 @@ def _write(
         "target_return": target,
         "settings": preset.settings(),
         "testbed": testbed.facts(),
-        "versions": versions("stellaris", "jax", "envpool", "optax"),
-        "machine": machine.platform(),
+        "versions": versions("stellaris", "envpool", "optax"),
+        "provenance": provenance(),
         "runs": summaries,
     }
     with atomic_write(out / _RECORD) as file:

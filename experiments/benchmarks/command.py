@@ -21,7 +21,6 @@ from experiments.benchmarks import (
     training,
 )
 from experiments.benchmarks.measuring import Comparison
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
 
 #: Benchmarks by name: each module has `DESCRIPTION` and `measure(say) -> comparisons`. A module with options also has
@@ -78,5 +77,5 @@ def main(arguments: argparse.Namespace) -> int:
         finally:
             console.print(table)
             if rows:  # written at the end, because it makes JAX reserve a GPU's memory, which the sides need
-                provenance.write(home / f"{name}.json", code_version())
+                provenance.write(home / f"{name}.json")
     return shell.INTERRUPTED if interrupted else 0

@@ -14,7 +14,6 @@ from experiments import tuning_steps
 from experiments.benchmarks.measuring import Comparison
 from experiments.benchmarks.running import SB3, SBX, Side, Way, run
 from experiments.benchmarks.sides.protocol import Round, Task
-from experiments.study.cells import code_version
 from experiments.toolkit import output, provenance
 from experiments.toolkit.statistics import estimate, ratio
 from experiments.tuning_steps import STEPS, Setting
@@ -65,7 +64,7 @@ def measure(say: Callable[[str], None], seeds: int, out: Path) -> Iterator[Compa
     for side in sides:
         side.python(say)
     home = out / "peers-returns"
-    provenance.write(home / "provenance.json", code_version(), setting=tuning_steps.CHOSEN)
+    provenance.write(home / "provenance.json", setting=tuning_steps.CHOSEN)
     runs: list[dict[str, Any]] = []
     for seed in range(seeds):
         for side in sides:

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import math
-import platform as machine
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from experiments.study import runs
 from experiments.tasks.presets import tuned
 from experiments.toolkit import options, plots, progress, shell
 from experiments.toolkit.output import finite, write_rows
-from experiments.toolkit.provenance import versions
+from experiments.toolkit.provenance import provenance, versions
 from stellaris.runtime import FunctionError
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Budget
@@ -145,8 +144,8 @@ def _write(
     record = {
         "environment": arguments.env,
         "target_return": target,
-        "versions": versions("stellaris", "jax", "ray"),
-        "machine": machine.platform(),
+        "versions": versions("stellaris", "ray"),
+        "provenance": provenance(),
         "runs": summaries,
     }
     with atomic_write(on_cluster.record_file(arguments.out)) as file:

@@ -14,7 +14,6 @@ from rich.table import Table
 
 from experiments.cluster import on_cluster
 from experiments.study import runs
-from experiments.study.cells import code_version
 from experiments.tasks.presets import Contender, tuned
 from experiments.toolkit import options, plots, progress, provenance, shell
 from stellaris.runtime import FunctionSpec, SimulatedPlatform, Trace, Transfer
@@ -99,7 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not pairs:
         return status
     _write(pairs, arguments.out)  # again: an interruption may have stopped the write above
-    provenance.write(arguments.out / "provenance.json", code_version())
+    provenance.write(arguments.out / "provenance.json")
     _draw(pairs, [row for row in chosen if row.name in {pair.system for pair in pairs}], arguments)
     table, worst = _table(pairs)
     console.print(table)

@@ -15,7 +15,6 @@ from rich.table import Table
 
 from experiments.figures.lab.methods import methods
 from experiments.lab.command import use_all_cores
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO, ActorCritic, Workload
@@ -93,7 +92,7 @@ def main(arguments: argparse.Namespace) -> int:
     with output.usable(arguments.out):
         output.write_rows(arguments.out / "table.csv", rows)
         sizes = {"seconds": arguments.seconds, "seeds": arguments.seeds}
-        provenance.write(arguments.out / "provenance.json", code_version(), question=describe(question), **sizes)
+        provenance.write(arguments.out / "provenance.json", question=describe(question), **sizes)
     table = Table(*rows[0], title=f"{arguments.log.name}: {arguments.seconds:g} s, {arguments.seeds} seeds")
     for row in rows:
         table.add_row(*row.values())

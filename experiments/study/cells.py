@@ -1,6 +1,5 @@
 """One run of a study: its settings, its folder in the cache, and the process that runs it."""
 
-import ast
 import contextlib
 import csv
 import functools
@@ -23,11 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 
-import stellaris
 from experiments.study import runs
 from experiments.study.retiming import retime
 from experiments.tasks.presets import Contender
 from experiments.toolkit import output
+from experiments.toolkit.provenance import code_version
 from experiments.toolkit.shell import reason
 from stellaris._core.describe import describe, digest
 from stellaris.acting import save_policy
@@ -139,34 +138,6 @@ class Finished:
     def trace(self) -> Trace:
         """The trace, read on each access: all traces of a study together do not fit into memory."""
         return Trace.load(self.folder / _TRACE)
-
-
-@functools.cache
-def code_version() -> str:
-    """Returns a digest of the library's code without comments, docstrings and formatting, the same on every Python."""
-    root = Path(stellaris.__file__).parent
-    parts = {
-        path.relative_to(root).as_posix(): ast.dump(_bare(ast.parse(path.read_text())), **_SHOW_EMPTY)
-        for path in sorted(root.rglob("*.py"))
-    }
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-#: Python 3.13 no longer shows empty lists by default.
-_SHOW_EMPTY: Mapping[str, Any] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
-
-
-def _bare(tree: ast.Module) -> ast.Module:
-    """Removes the docstrings from a syntax tree, and the empty lists of type parameters that Python 3.12 added."""
-    for node in ast.walk(tree):
-        if getattr(node, "type_params", None) == []:
-            del node.type_params  # type: ignore[attr-defined]
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        first = node.body[0] if node.body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
-            node.body = node.body[1:]
-    return tree
 
 
 def is_done(cell: Cell, out: Path) -> bool:

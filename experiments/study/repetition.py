@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.study import study, tidy
-from experiments.study.cells import Cell, code_version, failure, finished
+from experiments.study.cells import Cell, failure, finished
 from experiments.study.study import Study
 from experiments.toolkit import options, output, provenance
 
@@ -49,7 +49,7 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
     if not shortest:
         raise LookupError(f"{name}: none of the {len(rows)} committed runs is part of the study any more")
     made = json.loads(beside.read_text()) if (beside := folder / "provenance.json").exists() else {}
-    here = {"code": code_version(), **provenance.versions("jax"), "instructions": provenance.instructions()}
+    here = {"code": provenance.code_version(), **provenance.versions("jax"), "instructions": provenance.instructions()}
     other = next((f"other {name}" for name, value in here.items() if made.get(name) != value), "")
     return Repeated(name, cells[shortest[0]], rows[shortest[0]], other)
 

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.study.cells import Finished, code_version
+from experiments.study.cells import Finished
 from experiments.toolkit import output, provenance
 
 #: The most rows of a run's curve.
@@ -50,7 +50,7 @@ def write(results: Sequence[Finished], out: Path) -> None:
     output.write_rows(out / _RUNS, [{**_names(result), **figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
-    provenance.write(out / "provenance.json", code_version())
+    provenance.write(out / "provenance.json")
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
 
 

@@ -20,7 +20,6 @@ from experiments.figures.gear.learning import Learning, begin, draw, learn, norm
 from experiments.figures.gear.models import BehaviourCloning, DecisionTransformer, Model
 from experiments.figures.gear.playing import play
 from experiments.study import runs
-from experiments.study.cells import code_version
 from experiments.tasks import presets
 from experiments.toolkit import options, output, plots, progress, provenance, shell
 from stellaris import PPO
@@ -373,7 +372,6 @@ def _write(outcomes: Sequence[Outcome], preset: Preset, out: Path) -> None:
     )
     provenance.write(
         out / "provenance.json",
-        code_version(),
         preset=describe(preset),
         seeds=[outcome.seed for outcome in outcomes],
         seconds=[outcome.seconds for outcome in outcomes],

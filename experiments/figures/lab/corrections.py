@@ -20,7 +20,6 @@ from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
 from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown, use_all_cores
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance, shell
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
@@ -114,7 +113,7 @@ def main(arguments: argparse.Namespace) -> int:
             found = [row for rows in several for row in rows]
             output.write_rows(out / f"{name}_{task}.csv.gz", found)
             parts = repr(PRESETS[arguments.preset][name])
-            provenance.write(out / f"provenance_{name}_{task}.json", code_version(), parts=parts, size=repr(size))
+            provenance.write(out / f"provenance_{name}_{task}.json", parts=parts, size=repr(size))
     if REPORT in arguments.parts:
         answers.report(out, size)
     return 0

@@ -18,7 +18,6 @@ from experiments.figures.lab.falls import fallen, since
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown, use_all_cores
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance
 from stellaris import ActorCritic, Workload, softsync
 from stellaris.aggregation import fully_asynchronous
@@ -113,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
     for task in (arguments.tasks or preset.tasks) if "runs" in arguments.parts else ():
         print(f"{task}:")
         output.write_rows(out / f"runs_{task}.csv.gz", [*run(preset, task, arguments.block, arguments.blocks)])
-        provenance.write(out / f"provenance_{task}.json", code_version(), preset=repr(preset))
+        provenance.write(out / f"provenance_{task}.json", preset=repr(preset))
     if "report" in arguments.parts:
         gradients_report.report(out, preset.tasks)
     return 0

@@ -16,7 +16,6 @@ import numpy as np
 from experiments.figures.lab.methods import methods
 from experiments.figures.lab.outcomes import Cells, chosen_scores, curves, halves, interval, short
 from experiments.lab.command import shown, use_all_cores
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, plots, shell
 from experiments.toolkit.provenance import provenance
 from stellaris import ActorCritic, Workload
@@ -113,7 +112,7 @@ def main(arguments: argparse.Namespace) -> int:
             "preset": _alone(preset, name),
             "floor": tables[name].floor,
             "seconds": time.monotonic() - began,
-            **provenance(code_version()),
+            **provenance(),
         }
         # In the order of the preset, whichever task was run first.
         write({each: tables[each] for each in preset.tasks if each in tables}, arguments.out)

@@ -18,7 +18,6 @@ from experiments.figures.lab.falls import falls
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.switched import METHODS, Switched
 from experiments.lab.command import shown, use_all_cores
-from experiments.study.cells import code_version
 from experiments.toolkit import options, output, provenance
 from stellaris.lab import Schedule, imposed, sweep
 from stellaris.lab.language import Answering, Sorting, Transformer, workload
@@ -132,7 +131,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"{name}:")
         found = [row for part in preset.parts[name] for row in run(preset, part, arguments.block, arguments.blocks)]
         output.write_rows(out / f"{name}.csv", found)
-        provenance.write(out / f"provenance_{name}.json", code_version(), part=name, preset=repr(preset))
+        provenance.write(out / f"provenance_{name}.json", part=name, preset=repr(preset))
     if "report" in arguments.parts:
         language_report.report(out)
     return 0

@@ -15,7 +15,6 @@ from experiments.figures.map.outcomes import MACHINES, TIME, USE, Efficiency, Sp
 from experiments.figures.map.pictures import Mark, draw
 from experiments.figures.map.speed import Grid
 from experiments.lab.command import shown, use_all_cores
-from experiments.study.cells import code_version
 from experiments.tasks import testbed
 from experiments.toolkit import options, output
 from experiments.toolkit.provenance import provenance
@@ -146,4 +145,4 @@ def _note(out: Path, part: str, preset: Preset) -> None:
     path = out / "provenance.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     with atomic_write(path) as file:
-        json.dump(known | {part: {"preset": repr(preset), **provenance(code_version())}}, file, indent=1)
+        json.dump(known | {part: {"preset": repr(preset), **provenance()}}, file, indent=1)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, plots, provenance, shell
 from experiments.toolkit.statistics import Estimate, estimate
@@ -218,7 +217,7 @@ def main(arguments: argparse.Namespace) -> int:
         others = range(preset.seeds, 2 * preset.seeds)
         output.write_rows(out / f"best_{name}.csv", compared(of, runs, others, arguments.block))
         _draw(runs, out / f"ceiling_{name}", name)
-        provenance.write(out / f"provenance_{name}.json", code_version(), preset=repr(preset))
+        provenance.write(out / f"provenance_{name}.json", preset=repr(preset))
     return 0
 
 

@@ -14,7 +14,6 @@ from experiments.figures.minionsrl import ceiling
 from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.figures.minionsrl.outcomes import Minimise, References, Row, closed, outcome, parts, row_of, taken
 from experiments.figures.minionsrl.ways import WAYS, WHOLE, Way, described, drawn, settings
-from experiments.study.cells import code_version
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, provenance, shell
 from stellaris.lab import Played, Rounds
@@ -405,7 +404,7 @@ def main(arguments: argparse.Namespace) -> int:
     for testbed in arguments.testbeds:
         print(testbed, flush=True)
         tables: dict[str, list[Any]] = {}
-        provenance.write(out / f"provenance_{testbed}.json", code_version(), preset=repr(preset))
+        provenance.write(out / f"provenance_{testbed}.json", preset=repr(preset))
 
         def save(minimise: str, scheduler: Learned, testbed: str = testbed) -> None:
             scheduler.save(out / f"{testbed}-{minimise}.npz")

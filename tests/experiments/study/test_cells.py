@@ -1,6 +1,5 @@
 """One run of a study: its key, its process, and what it leaves."""
 
-import ast
 import dataclasses
 import errno
 import json
@@ -72,28 +71,6 @@ def test_the_seconds_to_the_first_of_both_targets(target, seconds):
     assert plain == (1.0 if target == 25.0 else None)
     outcome.budget = Budget(steps=256, target_evaluation=50.0)
     assert runs.summarise(outcome, target)["seconds_to_target"] == seconds
-
-
-def test_what_counts_of_the_code():
-    plain = "def f(x):\n    return x + 1\n"
-    commented = '"""Module."""\n\ndef f(x):  # why\n    """Docstring."""\n    return (x +\n 1)\n'
-    other = plain.replace("1", "2")
-    one, same, different = (ast.dump(cells._bare(ast.parse(code))) for code in (plain, commented, other))
-    assert one == same != different
-
-
-def test_the_code_counts_the_same_on_later_pythons(monkeypatch):
-    """Since Python 3.12 functions and classes have a list of type parameters."""
-    plain = "class A:\n    def f(self):\n        return 1\n"
-    expected = ast.dump(cells._bare(ast.parse(plain)), **cells._SHOW_EMPTY)
-    later = ast.parse(plain)
-    for kind in (ast.FunctionDef, ast.ClassDef):
-        if "type_params" not in kind._fields:
-            monkeypatch.setattr(kind, "_fields", (*kind._fields, "type_params"))
-    for node in (later.body[0], later.body[0].body[0]):
-        node.type_params = []
-    assert "type_params" in ast.dump(later, **cells._SHOW_EMPTY)
-    assert ast.dump(cells._bare(later), **cells._SHOW_EMPTY) == expected
 
 
 def done(cell, out):

@@ -1,5 +1,6 @@
 """Where a result comes from, from this repository and outside of one."""
 
+import ast
 import json
 import shutil
 import subprocess
@@ -13,11 +14,33 @@ from experiments.toolkit import provenance
 
 
 def test_of_this_checkout():
-    """All of it is text, and the code is what was passed."""
-    of = provenance.provenance("abc")
-    assert of["code"] == "abc"
+    """All of it is text."""
+    of = provenance.provenance()
+    assert of["code"] == provenance.code_version()
     assert all(isinstance(value, str) and value for value in of.values())
     assert json.loads(json.dumps(of)) == of
+
+
+def test_what_counts_of_the_code():
+    plain = "def f(x):\n    return x + 1\n"
+    commented = '"""Module."""\n\ndef f(x):  # why\n    """Docstring."""\n    return (x +\n 1)\n'
+    other = plain.replace("1", "2")
+    one, same, different = (ast.dump(provenance._bare(ast.parse(code))) for code in (plain, commented, other))
+    assert one == same != different
+
+
+def test_the_code_counts_the_same_on_later_pythons(monkeypatch):
+    """Since Python 3.12 functions and classes have a list of type parameters."""
+    plain = "class A:\n    def f(self):\n        return 1\n"
+    expected = ast.dump(provenance._bare(ast.parse(plain)), **provenance._SHOW_EMPTY)
+    later = ast.parse(plain)
+    for kind in (ast.FunctionDef, ast.ClassDef):
+        if "type_params" not in kind._fields:
+            monkeypatch.setattr(kind, "_fields", (*kind._fields, "type_params"))
+    for node in (later.body[0], later.body[0].body[0]):
+        node.type_params = []
+    assert "type_params" in ast.dump(later, **provenance._SHOW_EMPTY)
+    assert ast.dump(provenance._bare(later), **provenance._SHOW_EMPTY) == expected
 
 
 def test_the_version_of_a_missing_package():
