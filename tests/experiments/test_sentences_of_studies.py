@@ -87,11 +87,6 @@ def test_at_equal_time_where_nothing_was_tuned():
     def beside(name, other):
         return f"{estimate(_of_the_same_seed(runs, name, other)):.2f}"
 
-    def above(other):
-        """The return of Stellaris with IMPACT's loss less another's, when the other has spent as much by use."""
-        return estimate([run["episode_return"][-1] - _return_after(run, points[other][seed]) for seed, run in best])
-
-    best = points[with_impact].items()
     for name, other in ((own, "synchronous"), (own, one_learner), (with_impact, "synchronous")):
         assert max(_of_the_same_seed(runs, name, other)) < 1
     steps = float(mid(runs["IMPACT"], "steps", ".0f")) / float(mid(runs["synchronous"], "steps", ".0f"))
@@ -103,10 +98,42 @@ def test_at_equal_time_where_nothing_was_tuned():
         f"{end[one_learner]} times with one PPO learner, and {end['IMPACT']} times with IMPACT, "
         f"which takes {steps:.1f} times as many steps.",
         f"has spent its {spent} USD, its return of {mid(runs[with_impact], 'final_return', '.0f')} is "
-        f"{above('IMPACT'):.0f} above that of `CircularReplay` with IMPACT and {above('synchronous'):.0f} above",
+        f"{_ahead_at_equal_cost(points, 'IMPACT'):.0f} above that of `CircularReplay` with IMPACT and "
+        f"{_ahead_at_equal_cost(points, 'synchronous'):.0f} above",
     )
     short = times(end[own]), times(beside(own, one_learner))
     assert not missing("README.md", f"on which nothing was tuned, {short[0]} and {short[1]};")
+
+
+def test_at_equal_time_on_walker2d():
+    """Stellaris is behind on every seed, who reaches the target, and the returns at equal cost by use."""
+    environment, folder = "Walker2d-v4", SMALL / "stellaris-equal-time" / "Walker2d-v4"
+    runs = by_variant(folder, environment)
+    assert {len(of) for of in runs.values()} == {10}
+    of = table("stellaris-equal-time/Walker2d-v4", "system", environment)
+    end = {name: shown(row["ratio"]) for name, row in of.items()}
+    own, with_impact, one_learner = "stellaris", "stellaris, IMPACT", "asynchronous actors, PPO"
+    for name in (own, with_impact):
+        assert max(_of_the_same_seed(runs, name, "synchronous") + _of_the_same_seed(runs, name, one_learner)) < 1
+    reached = {name: row["reached"].partition(" of ")[0] for name, row in of.items()}
+    names = (one_learner, "IMPACT", "synchronous", own, with_impact)
+    assert [reached[name] for name in names] == ["10", "10", "7", "0", "0"]
+    points = {name: recorded.runs(rows(folder / "curves.csv"), environment, name) for name in runs}
+
+    def beside(name):
+        return f"{estimate(_of_the_same_seed(runs, name, one_learner)):.2f}"
+
+    assert not missing(
+        PAGE,
+        f"Stellaris is behind on every seed, with {end[own]} times the return of synchronous PPO and {beside(own)} "
+        "times that of one PPO learner;",
+        f"with IMPACT's loss it has {end[with_impact]} and {beside(with_impact)} times.",
+        f"are ahead, {end[one_learner]} times with one PPO learner and {end['IMPACT']} times with IMPACT. With both",
+        f"`CircularReplay` with IMPACT by {_ahead_at_equal_cost(points, 'IMPACT'):.0f} and of synchronous PPO by "
+        f"{_ahead_at_equal_cost(points, 'synchronous'):.0f}.",
+    )
+    short = times(end[own]), times(beside(own))
+    assert not missing("README.md", f"of Walker2d-v4 {short[0]} and {short[1]};")
 
 
 def test_at_equal_time_on_humanoid():
@@ -134,15 +161,17 @@ def test_at_equal_time_on_humanoid():
 
 
 def test_impacts_replay_at_equal_time():
-    folders = {"": HOPPER, "/HalfCheetah-v4": "HalfCheetah-v4", "/Humanoid-v4": "Humanoid-v4"}
-    on_hopper, *both = (
+    folders = {"": HOPPER} | {f"/{name}": name for name in ("HalfCheetah-v4", "Walker2d-v4", "Humanoid-v4")}
+    on_hopper, *others = (
         shown(table(f"stellaris-equal-time{folder}", "system", environment)["IMPACT"]["ratio"])
         for folder, environment in folders.items()
     )
-    assert not missing("README.md", f"is IMPACT with its replay of batches, {times(both[0])} and {times(both[1])}.")
+    one, two, three = map(times, others)
+    assert not missing("README.md", f"on all three is IMPACT with its replay of batches, {one}, {two} and {three}.")
+    one, two, three = others
     assert not missing(
         "docs/architectures.md",
-        f"`CircularReplay` has {both[0]} and {both[1]} times the return of synchronous PPO; on Hopper itself it has "
+        f"`CircularReplay` has {one}, {two} and {three} times the return of synchronous PPO; on Hopper itself it has "
         f"{on_hopper} times.",
     )
 
@@ -151,6 +180,12 @@ def _of_the_same_seed(runs, name, other):
     """The ratios of the final returns of two systems, seed by seed."""
     pairs = zip(runs[name], runs[other], strict=True)
     return [float(a["final_return"]) / float(b["final_return"]) for a, b in pairs]
+
+
+def _ahead_at_equal_cost(points, other):
+    """The return of Stellaris with IMPACT's loss less another's, when the other has spent as much by use."""
+    pairs = [(run, points[other][seed]) for seed, run in points["stellaris, IMPACT"].items()]
+    return estimate([run["episode_return"][-1] - _return_after(run, than) for run, than in pairs])
 
 
 def _return_after(run, other):

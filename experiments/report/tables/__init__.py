@@ -51,6 +51,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "tuned-for-hpc": equal_time.tuned_for_hpc,
     "equal-time": lambda: equal_time.compared("Hopper-v4"),
     "equal-time-halfcheetah": lambda: equal_time.compared("HalfCheetah-v4"),
+    "equal-time-walker2d": lambda: equal_time.compared("Walker2d-v4"),
     "equal-time-humanoid": lambda: equal_time.compared("Humanoid-v4"),
     "million-steps": stellaris.million_steps,
     "minionsrl-ceiling": minionsrl.ceiling,

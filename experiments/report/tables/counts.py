@@ -77,8 +77,8 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),
     (
-        tuple(f"small/stellaris-equal-time{of}" for of in ("", "/HalfCheetah-v4", "/Humanoid-v4")),
-        "`stellaris-equal-time` on Hopper-v4, HalfCheetah-v4 and Humanoid-v4",
+        tuple(f"small/stellaris-equal-time{of}" for of in ("", "/HalfCheetah-v4", "/Walker2d-v4", "/Humanoid-v4")),
+        "`stellaris-equal-time` on Hopper-v4, HalfCheetah-v4, Walker2d-v4 and Humanoid-v4",
         "[at equal time](#at-equal-time)",
     ),
     (
