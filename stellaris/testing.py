@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stellaris.runtime import Function, FunctionError, FunctionSpec, Invocation, Retry, SimulatedPlatform
+from stellaris.runtime import Function, FunctionError, FunctionSpec, Invocation, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.delays import Constant
 from stellaris.runtime.endings import ENDINGS
@@ -19,6 +19,7 @@ FUNCTIONS: Mapping[str, FunctionSpec] = {
     "slow": FunctionSpec(Constant(0.05)),
     "single": FunctionSpec(Constant(0.0), max_concurrency=1),
     "killed": FunctionSpec(Constant(1.0), timeout=0.1, retry=Retry(limit=2)),
+    "sends": FunctionSpec(Constant(0.0), transfer=Transfer(Constant(0.0), bandwidth=1e9)),
 }
 
 
@@ -108,6 +109,20 @@ class PlatformContract:
         store.publish("policy", np.full(2, 3))
         drain(platform)
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
+
+    def test_the_size_of_a_result_may_depend_on_the_values(self, platform: Platform) -> None:
+        """`Function.upload` gets what the body gets: values in place of references."""
+        store, seen = platform.store, []
+        store.publish("policy", {"w": np.zeros(3)})
+
+        def upload(newest: Any, held: Any, data: Any, scale: float) -> int:
+            seen.append((newest.version, newest.value["w"].shape, held[1].value["w"].shape, data["x"].shape, scale))
+            return int(newest.value["w"].nbytes)
+
+        references = (store.latest("policy"), store.held("policy", slots=2), store.put({"x": np.zeros(5)}))
+        platform.invoke("sends", Function(lambda context, *args: len(args), upload=upload), *references, 0.5)
+        assert next_of(platform).result() == 4
+        assert seen == [(0, (3,), (3,), (5,), 0.5)]
 
     def test_held_are_the_versions_that_others_run_with(self, platform: Platform) -> None:
         """`held` lists the invocation's own version, then other invocations' versions; padding repeats the first."""

@@ -73,7 +73,7 @@ class Transfers:
         if transfer.bandwidth < math.inf:
             download = call.nbytes + self.store.fetched(call.number)
             # The upload is declared before there is a result, because a call's duration is decided at its start.
-            upload = call.program.uploads(call.resolved)
+            upload = call.program.uploads(self.store.plain(call.resolved))
             seconds += (download + upload) / transfer.bandwidth
         if self._slow is not None and self._slow.now(now):
             seconds *= self._slow_factor

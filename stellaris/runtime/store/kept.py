@@ -5,7 +5,7 @@ from typing import Any
 
 from stellaris.runtime.references import Object
 from stellaris.runtime.store.store import Store
-from stellaris.types import Tree
+from stellaris.types import Tree, Versioned
 
 
 class Kept:
@@ -44,3 +44,18 @@ class KeptStore(Store):
         kept = super().value(name)
         assert isinstance(kept, Kept)
         return kept.value
+
+    def plain(self, resolved: tuple[object, ...]) -> tuple[object, ...]:
+        return tuple(map(_unwrapped, resolved))
+
+
+def _unwrapped(argument: object) -> object:
+    """Returns an argument with the values of the store's wrappers: an object, a version, or a tuple of versions."""
+    match argument:
+        case Kept():
+            return argument.value
+        case Versioned(version, Kept() as kept):
+            return Versioned(version, kept.value)
+        case (Versioned(), *_):
+            return tuple(map(_unwrapped, argument))
+    return argument

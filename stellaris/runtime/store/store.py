@@ -131,17 +131,20 @@ class Store:
     def lagged(self, name: str, lag: int) -> Lagged:
         """Returns a reference to the version that is `lag` versions behind the newest when the body starts.
 
-        Use it for a fixed staleness without simulated delays.
+        Use it for a fixed staleness without simulated delays. Make it before versions are published: the store keeps
+        as many versions as the lag needs from then on.
 
         Raises:
+          LookupError: if the version has been removed already.
           TypeError: if `lag` is not an integer.
           ValueError: if `lag` is negative.
         """
         if lag < 0:
             raise ValueError(f"lag={lag} is negative: no version is newer than the newest; give 0 or more")
         checks.whole(at_least=0, lag=lag)
-        # The store keeps more versions from now on, so that the first body with this reference finds its version.
         self._versions.keep(name, int(lag) + 1)
+        if (newest := self.newest(name)) >= 0:
+            self._versions.get(name, max(newest - int(lag), 0))  # raises here, and not when a call starts
         return Lagged(name, int(lag))
 
     def held(self, name: str, *, slots: int) -> Held:
@@ -211,6 +214,10 @@ class Store:
             # The pins end last, because a pinned version may also be resolved, and must not be removed too early.
             self._versions.evict(self._leases.let_go(pinned))
         return tuple(resolved)
+
+    def plain(self, resolved: tuple[object, ...]) -> tuple[object, ...]:
+        """Returns the arguments from `resolve` as a body gets them; a store that wraps its values unwraps them."""
+        return resolved
 
     def fetched(self, invocation: int) -> int:
         """Returns the bytes that an invocation fetched when it started, counting each version and object once."""

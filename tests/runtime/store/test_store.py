@@ -47,6 +47,16 @@ def test_lagged_starts_at_the_first_version_and_is_kept():
     assert start(store, lagged)[0] == Versioned(4, 4)
 
 
+def test_a_lag_that_comes_too_late():
+    """The version that it needs was removed; the store keeps enough of those that follow."""
+    store = filled(5, keep=1)
+    with pytest.raises(LookupError, match=r"'p' version 2 is not in the store, which keeps \(4,\)"):
+        store.lagged("p", 2)
+    for version in (5, 6):
+        store.publish("p", version)
+    assert start(store, store.lagged("p", 2))[0].version == 4
+
+
 @pytest.mark.parametrize(
     ("slots", "versions"),
     [(1, [4]), (2, [4, 9]), (3, [4, 9, 3]), (4, [4, 9, 3, 0]), (6, [4, 9, 3, 0, 4, 4])],
