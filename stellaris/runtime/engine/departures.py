@@ -131,10 +131,9 @@ class Departures:
         if not ENDINGS_BY_NAME[status].retriable:
             call.args = None
         # A call that is cancelled before its instant of submission was never recorded as submitted, so its end is not
-        # recorded either.
-        if call.arrived:
-            where = -1 if call.container is None else call.container.number
-            self._rows.append((now, status, call.function, call.number, where, 0.0))
+        # recorded either. Its row tells a `Recording` the function's other calls apart.
+        where = -1 if call.container is None else call.container.number
+        self._rows.append((now, status if call.arrived else "withdrawn", call.function, call.number, where, 0.0))
 
     def _crash(self, call: Call, now: float) -> Call | None:
         return self._end_if_pending((call, "crashed"), now)

@@ -77,7 +77,12 @@ class Recording:
         redelivered = _times(trace.select("redelivered"))
         after = math.nextafter(max((row[0] for row in trace.rows()), default=0.0), math.inf)
         lost = ENDINGS.index("lost")
-        self._calls: dict[str, list[RecordedCall]] = {name: [] for name in table.names}
+        # A call that was withdrawn has its place among the calls of its function, and no times.
+        calls: dict[int, tuple[str, RecordedCall | None]] = {
+            number: (name, None)
+            for name in table.names
+            for number in trace.select("withdrawn", function=name).invocation.tolist()
+        }
         # Times are Python's floats, which the engine adds faster than NumPy's, with the same results.
         submitted = table.submitted.tolist()
         acquired = table.acquired.tolist()
@@ -96,7 +101,10 @@ class Recording:
                 noticed=noticed.get(number, after if ending == lost else math.nan),
                 redelivered=redelivered.get(number, math.nan),
             )
-            self._calls[table.names[function]].append(call)
+            calls[number] = table.names[function], call
+        self._calls: dict[str, list[RecordedCall | None]] = {name: [] for name in table.names}
+        for _, (name, recorded) in sorted(calls.items()):
+            self._calls[name].append(recorded)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -106,8 +114,9 @@ class Recording:
     def get(self, function: str, n: int) -> RecordedCall | None:
         """Returns invocation `n` of a function, the first being 0; None if there were fewer, or if it had not ended."""
         calls = self._calls.get(function, [])
+        call = calls[n] if n < len(calls) else None
         # The end of a call that was still running at the end of the recording is unknown, so its times are drawn.
-        return calls[n] if n < len(calls) and calls[n].ending else None
+        return call if call is not None and call.ending else None
 
 
 def _times(rows: Events) -> dict[int, float]:

@@ -29,11 +29,12 @@ class Trace:
 
     For an invocation the platform writes, in this order, `submitted` (value: number of the first attempt), `acquired`
     (value: 1 if cold), `started`, `fetched` if the arguments refer to the store (value: bytes), and one of `ENDINGS`;
-    afterwards `noticed` if the message of the completion was lost, and `redelivered` if the message came twice. For a
-    container the platform writes `container_created`, `container_ready` if no invocation waits for the container,
-    `container_lost` and `container_ended` (value of these four: the slot), and `initialisation` (value: seconds). For
-    the store the platform writes `published` (value: the version) and `stored` (value: bytes). Systems add further
-    events, such as `episode` (value: its return) and `staleness` (value: the staleness of an applied gradient).
+    afterwards `noticed` if the message of the completion was lost, and `redelivered` if the message came twice. For an
+    invocation that is cancelled before its instant it writes `withdrawn` alone. For a container the platform writes
+    `container_created`, `container_ready` if no invocation waits for the container, `container_lost` and
+    `container_ended` (value of these four: the slot), and `initialisation` (value: seconds). For the store the platform
+    writes `published` (value: the version) and `stored` (value: bytes). Systems add further events, such as `episode`
+    (value: its return) and `staleness` (value: the staleness of an applied gradient).
 
     Example:
       >>> trace = Trace()

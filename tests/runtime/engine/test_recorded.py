@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stellaris import softsync
-from stellaris.runtime import Faults, Recording, SimulatedPlatform
+from stellaris.runtime import Faults, FunctionSpec, Recording, SimulatedPlatform
 from stellaris.runtime.delays import Exponential, Gamma, LogNormal
 from stellaris.runtime.endings import ENDINGS
 from stellaris.systems import Budget, Stellaris, train
@@ -55,6 +55,23 @@ def test_the_same_system_is_the_same_run(recorded):
     assert schedule(other.trace) == schedule(recorded.trace)
     assert repr(other.history) == repr(recorded.history)
     assert schedule(run(Stellaris(tiny.PPO_CONFIG, learners=3), seed=5).trace) != schedule(recorded.trace)
+
+
+def test_a_call_that_was_withdrawn_keeps_its_place():
+    """It was cancelled before its instant, so no other call of the function repeats it."""
+    replay, ends = None, []
+    for seed in (1, 2):
+        with SimulatedPlatform({"f": FunctionSpec(Exponential(1.0))}, seed=seed, replay=replay) as platform:
+            gone = platform.invoke("f", lambda context: 0, at=5.0)
+            platform.invoke("f", lambda context: 1)
+            platform.cancel(gone)
+            platform.invoke("f", lambda context: 2)
+            ends.append({call.number: call.finished for call in iter(platform.next_completion, None)})
+            assert platform.trace.select("withdrawn").invocation.tolist() == [0]
+            assert platform.trace.invocations().number.tolist() == [1, 2]
+            replay = Recording(platform.trace)
+    assert ends[0] == ends[1]
+    assert set(ends[0]) == {1, 2}
 
 
 @pytest.mark.slow
