@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from types import MethodType
 from typing import Any
 
 from stellaris._core import checks
@@ -40,6 +41,7 @@ def check_options(
         raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall': choose one of them")
     if threads is not None and threads < 1:
         raise ValueError(f"threads={threads} is below 1: bodies need a thread to run on; give 1 or more, or None")
+    checks.whole(at_least=1, **checks.given(threads=threads))
     # The check has the form `not x > 0`, so that NaN is refused.
     if not hang_after > 0:
         raise ValueError(f"hang_after={hang_after} is not positive: no body could ever return; give seconds above 0")
@@ -132,13 +134,16 @@ class Programs:
     def __init__(self) -> None:
         # Programs are remembered, because making one takes as long as submitting an invocation, and because a cluster
         # sends each program to a container only once.
-        self._programs: dict[Callable[..., Any], Function] = {}
+        self._programs: dict[Any, Function] = {}
 
     def of(self, body: Callable[..., Any]) -> Function:
         """Returns the program that consists of this body alone."""
-        program = self._programs.get(body)
+        # Objects may be equal and do different work, so callables are told apart by identity; a program keeps its body
+        # alive. A method is a new object at every access, and equal to another only if it is of the same object.
+        key = body if isinstance(body, MethodType) else id(body)
+        program = self._programs.get(key)
         if program is None:
             if len(self._programs) >= _REMEMBERED:
                 self._programs.clear()
-            program = self._programs[body] = Function(body)
+            program = self._programs[key] = Function(body)
         return program

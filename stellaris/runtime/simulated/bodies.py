@@ -237,4 +237,4 @@ class Bodies(BodyRunner):
 
 def _code(program: Function) -> Any:
     """Returns the key of a body's average time: its code object, which all lambdas made by one loop share."""
-    return getattr(program.body, "__code__", program.body)
+    return getattr(program.body, "__code__", id(program.body))

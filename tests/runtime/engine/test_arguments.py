@@ -1,6 +1,7 @@
 """What a caller must not pass is refused at once: named, with its value."""
 
 import math
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -35,6 +36,27 @@ def test_an_instant_that_has_just_passed_on_the_wall_clock_is_now():
             platform.invoke("f", nothing, at=-1.0)
 
 
+@dataclass
+class Returns:
+    """A body that is equal to any other of its class, and cannot be hashed."""
+
+    value: int = field(compare=False)
+
+    def __call__(self, context):
+        return self.value
+
+    def method(self, context):
+        return self.value
+
+
+def test_equal_bodies_are_told_apart():
+    with deploy(1.0) as platform:
+        for value in (1, 2):
+            platform.invoke("f", Returns(value))
+            platform.invoke("f", Returns(value).method)
+        assert [call.result() for call in drain(platform)] == [1, 1, 2, 2]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -49,6 +71,7 @@ def test_an_instant_that_has_just_passed_on_the_wall_clock_is_now():
         (lambda p: p.prewarm("f", at=0.5), ValueError, r"at=0.5 is past \(now is 1\)"),
         (lambda p: SimulatedPlatform({}, clock="sundial"), ValueError, "clock='sundial' is neither 'virtual' nor"),
         (lambda p: SimulatedPlatform({}, threads=0), ValueError, "threads=0 is below 1"),
+        (lambda p: SimulatedPlatform({}, threads=1.5), TypeError, r"threads=1\.5 is not a whole number"),
         (lambda p: SimulatedPlatform({}, replay=Trace()), TypeError, r"replay=.*: expected Recording\(trace\)"),
         (lambda p: SimulatedPlatform({}, seed=-1), ValueError, "seed=-1 is below 0"),
         (lambda p: SimulatedPlatform({}, seed=2**31), ValueError, r"seed=2147483648 is not below 2\*\*31"),
