@@ -265,24 +265,27 @@ class Fleet:
         """Makes a container if there is room; returns None otherwise.
 
         A container for a call's program may evict idle containers: at the function's limit a container that another
-        program has initialised, and on a full node containers of any function. A container made ahead of calls evicts
-        no other.
+        program has initialised, and on a full node containers of any function. Provisioned containers are evicted last,
+        and only for their own function; the new container is then provisioned in place of the old one. A container made
+        ahead of calls evicts no other.
         """
         spec = pool.spec
         provisioned = False
         if spec.max_concurrency is not None and len(pool.live) >= spec.max_concurrency:
             if program is None:
                 return None
-            # `idle` begins with the container unused for longest, and `min` takes the first. A provisioned container is
-            # taken only if all idle ones are provisioned; the new container is then provisioned in its place.
+            # `idle` begins with the container unused for longest, and `min` takes the first.
             unused = min(pool.idle.values(), key=lambda c: c.provisioned, default=None)
             if unused is None:
                 return None
-            provisioned = unused.provisioned
-            unused.provisioned = False  # so that `end` does not replace it
-            self.end(unused, now)
+            provisioned = self._give_way(unused, now)
         place = self._cluster.place(spec.resources)
-        if place is None and program is not None and self._evict_for(spec, now):
+        if place is None and program is not None:
+            if not self._evict_for(spec, now):
+                unused = next((c for c in pool.idle.values() if c.provisioned), None)
+                if unused is None:
+                    return None
+                provisioned = self._give_way(unused, now)
             place = self._cluster.place(spec.resources)
         if place is None:
             return None
@@ -298,6 +301,13 @@ class Fleet:
             until = now + self._lifetimes[pool.name].draw()
             self._agenda.add(until, EXPIRE, container.number, self.lose, container)
         return container
+
+    def _give_way(self, unused: Container, now: float) -> bool:
+        """Ends an idle container for another one of its function; returns whether it was provisioned."""
+        provisioned = unused.provisioned
+        unused.provisioned = False  # so that `end` does not replace it
+        self.end(unused, now)
+        return provisioned
 
     def _evict_for(self, spec: FunctionSpec, now: float) -> bool:
         """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does."""

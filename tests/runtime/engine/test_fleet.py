@@ -203,6 +203,24 @@ def test_a_provisioned_container_of_another_program_passes_its_place_on():
         assert happened(platform, "container_ended") == [5.0]
 
 
+def test_a_provisioned_container_gives_way_on_a_full_node():
+    """To another program of its own function alone; the new one is provisioned in its place."""
+    programs = [Function(lambda context: context.state, init=lambda slot, key, name=name: name) for name in "abc"]
+    whole = Resources(memory=1.0)
+    deployed = {
+        "f": FunctionSpec(Constant(1.0), provisioned=1, resources=whole),
+        "g": FunctionSpec(Constant(1.0), resources=whole),
+    }
+    with SimulatedPlatform(deployed, nodes=[Node("n", memory=1.0)]) as platform:
+        for program in programs:
+            platform.invoke("f", program)
+            assert platform.next_completion().cold == (program is not programs[0])
+        assert len(platform.trace.select("container_created").time) == 3
+        platform.invoke("g", nothing)
+        with pytest.raises(RuntimeError, match=r"deadlock: invocations of \{'g': 1\} wait"):
+            platform.next_completion()
+
+
 def test_idle_containers_make_room_those_unused_for_longest_first():
     """f's containers 0 and 1 are idle since 2 and 1: g's first ends 1 alone, its second 0 as well."""
     half = Resources(memory=2.0)
