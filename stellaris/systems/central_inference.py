@@ -237,6 +237,7 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         # so far do not lead to this state, so the fragment starts again, with the same noise.
         if rollout.begun == _TIMES:
             raise RuntimeError(lives_too_short(actor, _TIMES, session.workload))
+        _abandon(session, rollout.outcome, done)
         loop.sampling[actor] = rollout = _Rollout(rollout.noise, rollout.begun + 1)
     else:
         rollout.outcome.append(outcome)
@@ -247,6 +248,15 @@ def _observed(session: Session, fragments: Fragments, loop: _Loop, done: Invocat
         del loop.sampling[actor]
         # Actors are synchronous, so the newest version chose all actions of the fragment; it also computes the values.
         fragments.deliver(done, _fragment(session.policy, rollout, session.platform.store.value(POLICY)))
+
+
+def _abandon(session: Session, outcomes: Sequence["_Outcome"], done: Invocation) -> None:
+    """Counts the steps of a fragment that starts again: the budget counts all sampled steps, even lost ones."""
+    if outcomes:
+        session.state.steps += len(outcomes)
+        resets = sum(not outcome.valid for outcome in outcomes)
+        episodes = [outcome.episode for outcome in outcomes if outcome.episode is not None]
+        session.record.abandoned(done, steps=len(outcomes), resets=resets, episodes=episodes)
 
 
 def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:

@@ -49,10 +49,7 @@ class Record:
         """Records a delivered fragment or a piece of it: its steps, and the episodes that ended in it."""
         self._write("sampled", fragment.steps, done)
         self._write("environment", fragment.environment, done)
-        self._write("reset", fragment.resets, done)
-        for episode in fragment.episodes:
-            self._write("episode", episode.episode_return, done)
-            self._write("episode_length", episode.length, done)
+        self._ended(done, fragment.resets, fragment.episodes)
 
     def fragment(self, done: Invocation, pieces: int) -> None:
         """Records that a delivered piece completes a fragment, and how many pieces the fragment has."""
@@ -63,6 +60,12 @@ class Record:
         for event, value in (("lost_steps", steps), ("lost_episode", episode)):
             if value:  # no row for a fragment that lost nothing, which is the usual case
                 self._write(event, value, done)
+
+    def abandoned(self, done: Invocation, *, steps: int, resets: int, episodes: Iterable[Episode]) -> None:
+        """Records the steps of a fragment that will not be delivered, as sampled and lost; resets are no losses."""
+        self._write("sampled", steps, done)
+        self._ended(done, resets, episodes)
+        self.lost(done, steps=steps - resets, episode=0)
 
     def discarded(self, steps: int) -> None:
         """Records discarded transitions."""
@@ -154,6 +157,12 @@ class Record:
     def round_over(self, number: int) -> None:
         """Records the end of a round, or of the run: the history's row covers the events up to here."""
         self._write("round", number)
+
+    def _ended(self, done: Invocation, resets: int, episodes: Iterable[Episode]) -> None:
+        self._write("reset", resets, done)
+        for episode in episodes:
+            self._write("episode", episode.episode_return, done)
+            self._write("episode_length", episode.length, done)
 
     def _write(self, event: str, value: float, done: Invocation | None = None) -> None:
         platform = self.platform

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from stellaris.acting.rollout import Fragment
-from stellaris.runtime import Faults, FunctionSpec, SimulatedPlatform, Transfer
+from stellaris.runtime import Faults, FunctionSpec, Retry, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant, Delay, Exponential, LogNormal
+from stellaris.runtime.endings import ENDINGS
 from stellaris.systems import Budget, CentralInference, Result, Synchronous, Workload, train
 from tests.systems import tiny
 
@@ -86,9 +87,25 @@ def test_what_is_lost_is_sampled_anew() -> None:
     trace = result.trace
     assert len(trace.select("crashed").time) > 3
     assert len(trace.select("lost").time) > 3
-    assert trace.select("sampled").value.sum() == 32 * 6
+    spent = sum(trace.select(event).value.sum() for event in ("learned", "waiting", "reset", "lost_steps"))
+    assert trace.select("sampled").value.sum() == spent >= 32 * 6
     # CartPole gives 1 a step: an episode's return is its length, wherever it was interrupted.
     np.testing.assert_array_equal(trace.select("episode").value, trace.select("episode_length").value)
+
+
+@pytest.mark.slow
+def test_lost_steps_are_counted() -> None:
+    """Of every actor invocation but those that only report its environment: a step that is learned from or lost."""
+    faults = {"actor": Faults(at={30: ("crash_before",), 90: ("crash_before",)})}
+    deployed = functions(retry=Retry(limit=3))
+    one = replace(tiny.WORKLOAD, actors=1, fragment=32)
+    result = run(deployed, steps=32 * 5, workload=one, faults=faults)
+    last, calls = result.history[-1], result.trace.invocations()
+    completed = (calls.function == calls.names.index("actor")) & (calls.ending == ENDINGS.index("completed"))
+    assert completed.sum() - 3 == last["steps"]
+    # The first fragment loses its 29 steps, and the third its 26; three of them only reset the environment.
+    abandoned = [steps for steps in result.trace.select("sampled").value.tolist() if steps < 32]
+    assert (abandoned, last["lost_steps"]) == ([29.0, 26.0], 52.0)
 
 
 @pytest.mark.slow
