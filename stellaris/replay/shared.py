@@ -113,7 +113,7 @@ class SharedTable:
     """
 
     def __init__(self, folder: Path, description: Mapping[str, Any]) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()  # the table stays in its place if the process changes its folder
         self._description = description
         *columns, self._length, self._weight, self._version, self._number, self._counts = (
             np.memmap(path, dtype, mode="r+", shape=shape) for path, dtype, shape in _files(folder, description)

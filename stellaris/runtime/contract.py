@@ -143,7 +143,8 @@ class Platform(Protocol):
 
         Args:
           name: name of the function.
-          concurrent: the most invocations of the function at once.
+          concurrent: the most invocations of the function at once. If it runs several programs, the sum over the
+            programs: an idle container serves only the program that it has initialised.
 
         Returns:
           The sum of the concurrent invocations, the provisioned containers and the containers requested by `prewarm` so

@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args, runtime_checkabl
 
 import jax
 
+from stellaris._core import checks
 from stellaris.runtime.delays import Constant, Delay, check_delay, check_drawn
 from stellaris.runtime.resources import Resources
 from stellaris.runtime.state.registry import register_value
@@ -57,6 +58,7 @@ class Retry:
       jitter: the random fraction of a wait, from 0 (fixed) to 1 (uniform between 0 and the whole wait).
 
     Raises:
+      TypeError: if the limit is not an integer.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -74,6 +76,7 @@ class Retry:
     def __post_init__(self) -> None:
         if not self.limit >= 1:
             raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well, so give 1 or more")
+        checks.whole(at_least=1, limit=self.limit)
         for name in ("first", "maximum"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 seconds or more")
@@ -193,6 +196,8 @@ class FunctionSpec:
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
+        limits = {name: getattr(self, name) for name in ("max_concurrency", "reserved_concurrency")}
+        checks.whole(at_least=0, provisioned=self.provisioned, **checks.given(**limits))
         for name, values in (("reuse", get_args(Reuse)), ("overflow", ("queue", "reject"))):
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(values)}")
@@ -218,7 +223,7 @@ class Function:
         has a `Transfer` of finite bandwidth.
 
     Raises:
-      TypeError: if the body cannot be called.
+      TypeError: if the body cannot be called, or `max_batch` is not an integer.
       ValueError: if `max_batch` is below 1, or `upload` is negative.
     """
 
@@ -233,6 +238,7 @@ class Function:
             raise TypeError(f"body={self.body!r} cannot be called: expected body(context, *args)")
         if not self.max_batch >= 1:
             raise ValueError(f"max_batch={self.max_batch} is below 1: a batch has at least one invocation; raise it")
+        checks.whole(at_least=1, max_batch=self.max_batch)
         if isinstance(self.upload, int) and self.upload < 0:
             raise ValueError(f"upload={self.upload} is negative: give the size of the result in bytes")
 

@@ -134,6 +134,17 @@ def test_errors(tmp_path):
         shared.create(tmp_path / "other", nothing, capacity=1, length=1)
 
 
+def test_a_relative_folder(tmp_path, monkeypatch):
+    """The table stays where it is when the process changes its folder, and so does its pickle."""
+    monkeypatch.chdir(tmp_path)
+    own = shared.create("table", {"reward": SPEC["reward"]}, capacity=CAPACITY, length=LENGTH)
+    packed = pickle.dumps(own)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    own.insert({"reward": np.ones((2, LENGTH), np.float32)})
+    assert pickle.loads(packed).size == 2
+
+
 def test_the_folder_is_the_table(tmp_path):
     """Its files have the size that was reserved, and its description the columns."""
     shared.create(tmp_path, SPEC, capacity=CAPACITY, length=LENGTH)

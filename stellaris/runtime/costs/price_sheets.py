@@ -97,7 +97,7 @@ class PriceSheet:
     """A price sheet: rates of functions and prices of machines.
 
     Args:
-      name: name of the sheet.
+      name: name of the sheet, not empty.
       functions: the rate of each function; a function that is not listed is free.
       machines: the reserved machines, by name.
       source: source of the prices.
@@ -105,7 +105,7 @@ class PriceSheet:
 
     Raises:
       TypeError: if a value of `functions` is not a `Rate`, or a value of `machines` is not a `Machine`.
-      ValueError: if a machine has a function's name.
+      ValueError: if the name is empty, or a machine has a function's name.
 
     Example:
       >>> sheet = PriceSheet("lambda", {"actor": Rate(per_second=1.67e-5)}, source="AWS Lambda, 1 GB")
@@ -121,6 +121,8 @@ class PriceSheet:
         return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name='': give the price sheet a name, by which histories call its costs")
         # A bare number is refused, because it may mean a price per second, per request, or per hour.
         for kind, priced in ((Rate, self.functions), (Machine, self.machines)):
             for name, price in priced.items():

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from stellaris._core import checks
 from stellaris._core.describe import digest
 from stellaris.runtime.engine.faults import Faults, StoreFaults
 from stellaris.runtime.engine.placement import Placement
@@ -17,7 +18,8 @@ class Deployment:
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a value of `functions` is not a `FunctionSpec`, or a value of `faults` is not a `Faults`.
+      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, or a limit
+        is not an integer.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -56,6 +58,8 @@ class Deployment:
             raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run; raise it")
         if not self.keep_versions >= 1:
             raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay; raise it")
+        limits = {"max_concurrency": self.max_concurrency, "keep_versions": self.keep_versions}
+        checks.whole(at_least=1, **checks.given(**limits))
         if not self.store_capacity > 0:
             raise ValueError(
                 f"store_capacity={self.store_capacity} is not positive: give a number of bytes, or math.inf"

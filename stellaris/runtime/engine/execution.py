@@ -12,6 +12,10 @@ from stellaris.runtime.functions import Function
 #: differs from the keys of all invocations.
 CONTAINERS = 2**32 - 1
 
+#: What a body may raise. A `SystemExit` ends the body, as in a process of its own. No other BaseException is caught: on
+#: the calling thread a KeyboardInterrupt is the user's, and must end the run.
+_FAILURES = (Exception, SystemExit)
+
 
 def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
     """Runs the body of one invocation, after `init` if its container is new; returns its value and its error."""
@@ -19,8 +23,7 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
         if not context.container.initialised:
             initialise(program, context)
         return program.body(context, *arguments), None
-    # A BaseException is not caught: on the calling thread a KeyboardInterrupt is the user's, and must end the run.
-    except Exception as error:
+    except _FAILURES as error:
         return None, error
 
 
@@ -38,7 +41,7 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
         try:
             initialise(programs[i], context)
             ready.append(i)
-        except Exception as error:
+        except _FAILURES as error:
             outcomes[i] = None, error
     if not ready:
         return outcomes
@@ -48,7 +51,7 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
             raise ValueError(
                 f"batched returned {len(results)} results for {len(ready)} invocations: return one per invocation"
             )
-    except Exception as error:
+    except _FAILURES as error:
         results = [error] * len(ready)
     for i, result in zip(ready, results, strict=True):
         outcomes[i] = (None, result) if isinstance(result, BaseException) else (result, None)

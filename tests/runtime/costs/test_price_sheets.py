@@ -21,6 +21,12 @@ def test_prices_that_are_refused(made, name, price):
         made(**{name: price})
 
 
+def test_a_sheet_without_a_name():
+    """It names a history's column, and the budget's limit of cost refers to it."""
+    with pytest.raises(ValueError, match="name='': give the price sheet a name"):
+        PriceSheet("")
+
+
 @pytest.mark.parametrize("places", [0.0, -1.0, math.nan])
 def test_places_that_are_refused(places):
     with pytest.raises(ValueError, match=f"places={places} is not positive"):

@@ -42,6 +42,8 @@ def test_what_differs_is_named(name: str) -> None:
         ({"faults": {"g": Faults()}}, LookupError, r"faults=\['g'\]: no such function is deployed"),
         ({"max_concurrency": 0}, ValueError, "max_concurrency=0 is below 1"),
         ({"max_concurrency": math.nan}, ValueError, "max_concurrency=nan is below 1"),
+        ({"max_concurrency": 2.5}, TypeError, r"max_concurrency=2\.5 is not a whole number"),
+        ({"keep_versions": 1.5}, TypeError, r"keep_versions=1\.5 is not a whole number"),
         ({"keep_versions": math.nan}, ValueError, "keep_versions=nan is below 1"),
         ({"keep_versions": 0}, ValueError, "keep_versions=0 is below 1"),
         ({"store_capacity": 0.0}, ValueError, r"store_capacity=0\.0 is not positive"),

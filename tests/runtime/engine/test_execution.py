@@ -177,3 +177,19 @@ def test_init_has_a_key_of_its_own(batch):
     assert len({key for pair in drawn for key in pair}) == 8
     assert keys(0) == drawn
     assert not {key for pair in keys(1) for key in pair} & {key for pair in drawn for key in pair}
+
+
+@pytest.mark.parametrize("calls", [1, 40])
+def test_a_body_that_exits_fails(calls):
+    """On the calling thread, too, where a body runs that has often been quick."""
+
+    def body(context, exits):
+        if exits:
+            raise SystemExit(3)
+
+    with deploy(1.0) as platform:
+        for exits in (calls - 1) * [False] + [True]:
+            platform.invoke("f", body, exits)
+            last = platform.next_completion()
+        assert last.status == "failed"
+        assert isinstance(last.error, SystemExit)
