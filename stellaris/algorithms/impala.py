@@ -1,6 +1,5 @@
 """IMPALA: a configuration and its loss over any network."""
 
-import math
 from dataclasses import dataclass
 
 import jax
@@ -138,7 +137,10 @@ class IMPALA:
         observation = before_the_last(observations(batch))
         policy, last = actor_critic.evaluate_all(apply_fn, params, batch)
         cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
-        rho_clip, pg_rho_clip = (self.rho_clip, self.pg_rho_clip) if cap is None else (math.inf, math.inf)
+        rho_clip, pg_rho_clip = self.rho_clip, self.pg_rho_clip
+        if cap is not None:
+            # A traced level may be infinite, too, and then caps nothing.
+            rho_clip, pg_rho_clip = (jnp.where(jnp.isinf(rho), clip, jnp.inf) for clip in (rho_clip, pg_rho_clip))
         reward = jnp.asarray(batch.reward)
         target, advantage, _ = vtrace(
             reward,

@@ -183,6 +183,15 @@ def test_without_truncation_peers_do_nothing(on, rho, monkeypatch):
     equal(compiled(IMPALA(), apply_fn, params, batch, (peer,), rho=rho), compiled(IMPALA(), apply_fn, params, batch))
 
 
+def test_a_traced_level_may_be_infinite(on):
+    """As an axis of a sweep it is; then the constants count, and where it is finite the cap replaces them."""
+    apply_fn, params, peer, batch = on
+    losses = jax.vmap(lambda rho: IMPALA().loss(apply_fn, params, batch, (peer,), rho=rho))(jnp.array([1.1, math.inf]))
+    for i, rho in enumerate((1.1, math.inf)):
+        expected = IMPALA().loss(apply_fn, params, batch, (peer,), rho=rho)
+        close(jax.tree.map(lambda x, i=i: x[i], losses), expected, 1e-10)
+
+
 def test_on_policy_it_is_an_n_step_actor_critic():
     """At lambda = 1, of a linear Gaussian policy, by hand: `-(G - V) grad log pi + c grad (V - G)^2 - e grad H`."""
     config = IMPALA(discount=0.9, value_coefficient=0.7, entropy_coefficient=0.2)
