@@ -458,7 +458,8 @@ def oapl_loss(
         not be the `beta` of `optimal_advantage`; the paper has two.
 
     Returns:
-      The loss `[...]`. A log-ratio beyond ±1e6 counts as ±1e6, with a gradient of zero.
+      The loss `[...]`. A log-ratio beyond ±1e6, or beyond ±64 / `coefficient` in float16, counts as this bound, with a
+      gradient of zero.
 
     Raises:
       TypeError: if an array holds integers, or `coefficient` is not a number.
@@ -476,7 +477,10 @@ def oapl_loss(
     _check(log_ratio, advantage=advantage)
     checks.positive(coefficient=coefficient)
     checks.finite(coefficient=coefficient)
-    most = -min_log_prob(log_ratio)
+    # The square of the bound is finite in float16, too.
+    dtype = jnp.result_type(log_ratio)
+    widest = math.sqrt(largest(dtype)) / 4.0
+    most = jnp.minimum(-min_log_prob(log_ratio), widest / coefficient).astype(dtype)
     bounded = jnp.where(log_ratio > most, most, jnp.where(log_ratio < -most, -most, log_ratio))
     return jnp.square(coefficient * bounded - advantage)
 
@@ -568,7 +572,11 @@ def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | flo
     ratio = importance_ratio(saturated(log_ratio) - saturated(proximal_log_ratio))
     if ratio_cap is None:
         return ratio
-    return truncate_ratio(ratio, ratio_cap * importance_ratio(-proximal_log_ratio))
+    # Compared as ratios to the behaviour policy: as ratios to the proximal policy, a ratio that equals its cap would be
+    # above it by rounding for some samples, which then had no gradient.
+    cap = jnp.asarray(ratio_cap, ratio.dtype)
+    capped = jax.lax.stop_gradient(cap * importance_ratio(-proximal_log_ratio))
+    return jnp.where(importance_ratio(log_ratio) > cap, capped, ratio)
 
 
 def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any]:

@@ -10,8 +10,10 @@ import pytest
 from stellaris import (
     approximate_kl,
     decoupled_ppo_loss,
+    global_ratio_cap,
     impact_loss,
     impala_loss,
+    oapl_loss,
     ppo_loss,
     ppo_penalty_loss,
     truncated_policy_gradient_loss,
@@ -191,6 +193,31 @@ def test_a_constant_cap_is_an_array_full_of_it(name):
         above = np.asarray(x) > math.log(1.25)
         equal(got[1], np.where(above, 0.0, plain[1]))
     equal(with_gradient(CAPPED[name], x, y, a, math.inf), plain)
+
+
+def test_a_ratio_that_is_its_own_cap_keeps_its_gradient():
+    """With one policy the global cap is its own ratio; none of 1,000 samples may lose its gradient by rounding."""
+    random = np.random.default_rng(0)
+    x, proximal = jnp.asarray(random.uniform(0, 1, 1000), jnp.float32), jnp.asarray(random.normal(size=1000) * 0.3)
+    cap = global_ratio_cap(x[None])
+
+    def gradient(ratio_cap):
+        loss = lambda x: decoupled_ppo_loss(  # noqa: E731
+            x, proximal.astype(jnp.float32), -jnp.ones(1000), clip=math.inf, weight=1.0, ratio_cap=ratio_cap
+        )
+        return jax.grad(lambda x: loss(x).sum())(x)
+
+    close(gradient(cap), gradient(None))
+    # A cap that is infinite in float16 is no number times 0.
+    half = jnp.asarray([30.0, -30.0], jnp.float16)
+    assert jnp.isfinite(decoupled_ppo_loss(half, half, jnp.ones_like(half), weight=1.0, ratio_cap=math.inf)).all()
+
+
+def test_oapl_is_finite_in_float16():
+    found = oapl_loss(jnp.asarray([-300.0, -30.0, math.inf], jnp.float16), jnp.ones(3, jnp.float16), coefficient=1.0)
+    assert found.dtype == jnp.float16
+    assert jnp.isfinite(found).all()
+    assert found[1] == 31.0**2
 
 
 def test_no_gradient_to_constants():

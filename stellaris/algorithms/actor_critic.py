@@ -86,7 +86,9 @@ def held_cap(
     log_probs = jax.lax.stop_gradient(jnp.stack([own, *held]))
     log_ratios = log_probs - jnp.asarray(batch.log_prob)[None]
     cap = global_ratio_cap(log_ratios, rho=rho)
-    rounding = 100 * jnp.finfo(own.dtype).eps * (1.0 + jnp.abs(log_probs[0]))  # type: ignore[no-untyped-call]
+    eps = jnp.finfo(own.dtype).eps  # type: ignore[no-untyped-call]
+    # In bfloat16 100 roundings would be most of the ratio, so that nothing would be truncated.
+    rounding = (100 if eps < 1e-5 else 4) * eps * (1.0 + jnp.abs(log_probs[0]))
     return jnp.where(importance_ratio(log_ratios[0]) > cap * (1.0 + rounding), cap, jnp.inf)
 
 
@@ -147,9 +149,10 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
     return metrics
 
 
-def outside(log_ratio: jax.Array, clip: Scalar) -> jax.Array:
-    """Whether each sample is outside PPO's trust region: its ratio differs from 1 by more than `clip`."""
-    return jnp.abs(importance_ratio(log_ratio) - 1.0) > clip
+def outside(log_ratio: jax.Array, clip: Scalar, clip_high: Scalar | None = None) -> jax.Array:
+    """Whether each sample is outside PPO's trust region, `1 - clip` to `1 + clip_high` (`clip` by default)."""
+    beyond = importance_ratio(log_ratio) - 1.0
+    return (beyond < -clip) | (beyond > (clip if clip_high is None else clip_high))
 
 
 def is_infinite(rho: Any) -> bool:

@@ -152,6 +152,23 @@ def test_the_cap_by_hand():
     close(cap("own"), [jnp.inf, jnp.inf])
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16, jnp.bfloat16])
+def test_the_cap_acts_in_every_dtype(dtype):
+    """The learner's ratio is 2.5, the peer's 0.4: rounding of narrow types is no reason to truncate nothing."""
+
+    def narrow(params, observation):
+        return tuple(x.astype(dtype) for x in logits(params, observation))
+
+    observation = jnp.zeros((1, 1))
+    own, peer = (jnp.log(jnp.array([p, 1 - p])) for p in (0.75, 0.12))
+    batch = SimpleNamespace(
+        action=jnp.array([0]), log_prob=jnp.log(jnp.array([0.3])).astype(dtype), valid=jnp.ones(1, bool)
+    )
+    log_prob = actor_critic.evaluate(narrow, own, observation, batch).log_prob
+    cap = actor_critic.held_cap(narrow, (peer,), observation, batch, log_prob, 1.0)
+    assert cap.astype(jnp.float32).tolist() == [1.0]
+
+
 def test_the_cap_forgives_rounding():
     """A peer that differs by one rounding of its parameters truncates nothing; one that differs by more does."""
     observation, action = jnp.zeros((1, 1)), jnp.array([0])
