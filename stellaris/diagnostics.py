@@ -156,7 +156,7 @@ def _sums(samples: jax.Array, bucket: jax.Array, lags: int, block: int = 4096) -
     Blocks of samples are summed first: a float32 to which ones are added one after the other stays at 2**24.
     """
     blocks = -(-len(samples) // block)
-    place = jnp.arange(len(samples)) // block * lags + bucket
+    place = jnp.arange(len(samples), dtype=bucket.dtype) // block * lags + bucket
     sums = jax.ops.segment_sum(samples, place, num_segments=blocks * lags)
     return jnp.sum(sums.reshape(blocks, lags, samples.shape[1]), axis=0)
 
@@ -349,7 +349,7 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
     # Both gradients are divided by their largest magnitudes, so that squares neither underflow nor overflow.
     (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))
-    return tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0)
+    return jnp.clip(tree_dot(a, b) / jnp.where(norms > 0, norms, 1.0), -1.0, 1.0)  # rounding may exceed the bounds
 
 
 def scale_to_largest(tree: Tree) -> tuple[Tree, jax.Array]:

@@ -44,6 +44,8 @@ def rollout_capacity(
     for name, number in given.items():
         if isinstance(number, jax.core.Tracer) or np.ndim(number):
             checks.integers(**{name: number})
+            if not isinstance(number, jax.core.Tracer) and np.min(number, initial=least[name]) < least[name]:
+                raise ValueError(f"{name} has {np.min(number)}, which is below {least[name]}")
         else:
             checks.whole(at_least=least[name], **{name: number})
     version, begun, batch, max_staleness = map(_signed, given.values())

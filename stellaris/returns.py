@@ -495,6 +495,8 @@ def _retrace(arrays: Any, valid: Any, lambda_: Any) -> jax.Array:
     dtype = jnp.result_type(*arrays)
     arrays, lambda_ = jax.tree.map(_as(at_least_float32(dtype)), (arrays, jax.lax.stop_gradient(lambda_)))
     (reward, discount, q_value, value, log_ratio), valid, lambda_ = alike((arrays, valid, lambda_))
+    # The ratio of an invalid step would reach the step before it, and may be NaN.
+    log_ratio = log_ratio if valid is None else jnp.where(valid, log_ratio, 0.0)
     trace = discount * _next(lambda_ * jnp.minimum(importance_ratio(log_ratio), 1.0))
 
     def terms(row: _Row) -> tuple[jax.Array, ...]:

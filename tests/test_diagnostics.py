@@ -138,6 +138,14 @@ def test_gradients_are_finite_in_float16():
     close(slope.astype(jnp.float32), [math.exp(0.5) - 1, math.exp(8.0) - 1, 0.0, 0.0, 0.0, -1.0, 0.0], 1e-3)
 
 
+def test_reports_are_strict_in_float64():
+    """Their own integers have the width of the lags, not of Python's."""
+    lag, log_ratio = jnp.array([0, 1], jnp.int32), jnp.array([0.0, 0.5])
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        assert lag_report(lag, log_ratio, valid=jnp.ones(2, bool)).count.tolist()[:2] == [1.0, 1.0]
+        assert int(ratio_report(log_ratio).count) == 2
+
+
 @pytest.mark.slow
 def test_reports_add_up():
     """Those of two halves give the whole's, sums and means."""
@@ -371,6 +379,13 @@ def test_cosine_by_hand(first, second, cosine, scale):
         got = gradient_cosine(a, b)
         assert (got.shape, got.dtype) == ((), jnp.float32)
         close(got, cosine)
+
+
+def test_a_cosine_is_at_most_one():
+    """Parallel gradients, whose rounded cosine would be above it for some."""
+    rows = jax.random.normal(jax.random.key(0), (300, 7))
+    cosines = jax.vmap(lambda row: gradient_cosine(row, 3.0 * row))(rows)
+    assert 1.0 - 1e-6 < float(cosines.min()) <= float(cosines.max()) <= 1.0
 
 
 def tree(seed):

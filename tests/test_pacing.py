@@ -118,6 +118,8 @@ def test_unsigned_numbers(kind):
         (ValueError, {"batch": 0}, "batch=0 is below 1"),
         (ValueError, {"max_staleness": np.int32(-2)}, "max_staleness=-2 is below 0"),
         (ValueError, {"max_staleness": jnp.int32(-2)}, "max_staleness=-2 is below 0"),
+        (ValueError, {"begun": np.array([3, -5])}, "begun has -5, which is below 0"),
+        (ValueError, {"batch": jnp.array([0])}, "batch has 0, which is below 1"),
         (TypeError, {"version": 1.0}, r"version=1\.0 is not a whole number"),
         (TypeError, {"batch": None}, "batch=None is not a whole number"),
         (TypeError, {"max_staleness": float("inf")}, "max_staleness=inf is not a whole number"),

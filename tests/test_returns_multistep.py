@@ -63,6 +63,19 @@ def retrace_definition(reward, discount, q_value, value, log_ratio, lambda_, val
     return found
 
 
+def test_retrace_ignores_the_ratio_of_an_invalid_step():
+    """The step before it bootstraps, whatever the padding holds."""
+    got = retrace(
+        jnp.ones(3),
+        jnp.full(3, 0.9),
+        jnp.zeros(3),
+        jnp.zeros(4),
+        jnp.array([0.0, jnp.nan, 0.0]),
+        valid=jnp.array([True, False, True]),
+    )
+    assert got.tolist() == [1.0, 0.0, 1.0]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("masked", [False, True])
 def test_retrace_definition(shape, masked):

@@ -69,7 +69,7 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
       [1.0, 3.0]
     """
     x, there = jnp.asarray(x).ravel(), jnp.asarray(there).ravel()
-    last = jnp.maximum(jnp.sum(there), 1) - 1
+    last = jnp.maximum(jnp.sum(there, dtype=jnp.int32), 1) - 1
     place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
     # In float32 a count above 2**24 may be rounded up, and the last place with it.
     below = jnp.minimum(jnp.floor(place).astype(jnp.int32), last)

@@ -249,9 +249,11 @@ def take(
       The update, and the queue with the remaining gradients in order.
 
     Raises:
-      ValueError: if the clock is beyond int32.
+      ValueError: if the clock is beyond int32, or `combine` is unknown.
     """
     checks.int32(clock=clock)
+    if combine not in ("mean", "sequential"):
+        raise ValueError(f"combine={combine!r} is neither 'mean' nor 'sequential'")
     n, ages = _oldest(state, n, clock)
     # `weigh` is called outside of this module's `jit`, because it may capture traced numbers of the caller.
     weight = weigh(ages)

@@ -93,7 +93,8 @@ class _StalenessAware(Queueing):
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         checks.int32(clock=clock)
-        total = jnp.sum(jnp.where(gradient_queue.queued(state), clock - state.version, 0))
+        # A version from the future counts as fresh; its negative staleness would offset that of others.
+        total = jnp.sum(jnp.where(gradient_queue.queued(state), jnp.maximum(clock - state.version, 0), 0))
         limit = self._limit(state.memory, round)
         unlimited = jnp.isinf(limit)  # inf * 0 would be NaN
         most = jnp.where(unlimited, 0.0, limit) * state.count.astype(limit.dtype)

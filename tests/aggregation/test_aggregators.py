@@ -52,6 +52,7 @@ from tests.aggregation.aggregators import (
         ([0, 0, 0], 9, 0, True),  # full
         ([0, 0, 0, 0], 9, 9, True),  # more than full
         ([9], 9, 50, True),  # fresh is fresh enough in any round
+        ([0, 14], 8, 0, False),  # mean 4: a version from the future is fresh, and makes up for no stale one
     ],
 )
 def test_ready_by_hand(versions, clock, round, ready):

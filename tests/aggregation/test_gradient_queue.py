@@ -275,3 +275,10 @@ def test_errors_at_a_push(name, wrap):
     for leaf, dtype in ((np.ones(2, np.int32), "int32"), (np.ones(2, bool), "bool")):
         with pytest.raises(TypeError, match=rf"gradient_like\['w'\] has dtype {dtype}: expected floating point"):
             wrap(aggregator.init)(good | {"w": leaf})
+
+
+def test_how_gradients_are_combined_is_known():
+    """A misspelt way was another algorithm: one step per gradient."""
+    state = gradient_queue.empty(LIKE, 2, memory=())
+    with pytest.raises(ValueError, match="combine='average' is neither 'mean' nor 'sequential'"):
+        gradient_queue.take(state, 1, 0, lambda staleness: jnp.ones(2), "average")
