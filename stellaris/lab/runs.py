@@ -180,7 +180,10 @@ def _is_setting(name: str) -> bool:
 def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
     if isinstance(schedule, Schedule):
         if arguments:
-            raise ValueError(f"axes {sorted(arguments)} are not settings: pass schedule as a function of them")
+            raise ValueError(
+                f"axes {sorted(arguments)} are unknown: name a setting, such as 'algorithm.{min(arguments)}', or pass "
+                "schedule as a function of them"
+            )
         return schedule
     try:
         inspect.signature(schedule).bind(**arguments)
@@ -222,6 +225,12 @@ def _check_schedule(
         raise ValueError(
             f"the schedule computes {schedule.gradient_row.max() + 1} gradients per batch: {algorithm!r} has only "
             f"{gradients}; make a schedule with fewer, or raise the number of epochs"
+        )
+    imposed = np.isnan(schedule.seconds).any()
+    if imposed and not whole and schedule.gradient_row.max(initial=0) + 1 < gradients:
+        raise ValueError(
+            f"the schedule computes {schedule.gradient_row.max(initial=0) + 1} gradients per batch: {algorithm!r} has "
+            f"{gradients}, and the others would never be learned from; pass minibatches={gradients} to imposed"
         )
 
 

@@ -210,6 +210,7 @@ class Schedule:
             ("piece_slot", self.slots),
             ("batch_pieces", len(self.piece_before)),
             ("gradient_batch", len(self.batch_before)),
+            ("gradient_row", np.iinfo(np.int32).max),
         ):
             column = getattr(self, name)
             if column.size and not 0 <= column.min() <= column.max() < limit:
@@ -224,9 +225,17 @@ class Schedule:
             (self.gradient_before, self.gradient_version, "gradient_version"),
             (self.batch_before[:, None, None], self.piece_before[self.batch_pieces], "batch_pieces"),
             (self.gradient_before, self.batch_before[self.gradient_batch], "gradient_batch"),
+            (self.gradient_before[:, None], self.gradient_held, "gradient_held"),
         ):
             if (used > before).any() or (used < 0).any():
                 raise ValueError(f"{name} refers to a row or a version that does not exist yet")
+        whole = np.flatnonzero(self.update_batch != NONE)
+        learned = self.update_batch[whole]
+        if (
+            not ((learned >= 0) & (learned < len(self.batch_before))).all()
+            or (self.batch_before[learned] > whole).any()
+        ):
+            raise ValueError("update_batch refers to a batch that does not exist yet")
 
 
 def _columns() -> list[str]:

@@ -8,6 +8,8 @@ import pytest
 from stellaris.lab import Constant, Schedule, imposed
 
 SCHEDULE = imposed(5, actors=2, data=Constant(1), gradients=Constant(2), minibatches=2)
+#: The same, where another learner holds version 0.
+HELD = dataclasses.replace(SCHEDULE, gradient_held=np.zeros((len(SCHEDULE.gradient_before), 1), np.int32))
 
 
 def test_it_comes_back_from_a_file(tmp_path):
@@ -65,11 +67,16 @@ def test_it_prints_its_size():
         ("batch_pieces", 9, "batch_pieces refers to a row or a version that does not exist yet"),
         ("gradient_batch", 4, "gradient_batch refers to a row"),
         ("gradient_version", -1, "gradient_version refers to a row"),
+        ("gradient_row", -5, "gradient_row has values from -5 to -5"),
+        ("gradient_held", 99, "gradient_held refers to a row or a version"),
+        ("update_batch", 4, "update_batch refers to a batch that does not exist yet"),
+        ("update_batch", 2, "update_batch refers to a batch that does not exist yet"),
+        ("update_batch", -3, "update_batch refers to a batch that does not exist yet"),
     ],
 )
 def test_what_cannot_have_happened_is_refused(column, value, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(SCHEDULE, **{column: np.full_like(getattr(SCHEDULE, column), value)})
+        dataclasses.replace(HELD, **{column: np.full_like(getattr(HELD, column), value)})
 
 
 def test_columns_must_agree():

@@ -14,7 +14,10 @@ from stellaris.systems import Workload
 WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
 CONFIG = PPO(epochs=1, minibatch_size=16)
 #: A schedule of queued gradients, with an aggregator that applies them.
-QUEUED = {"schedule": imposed(2, actors=2, gradients=Constant(0)), "aggregator": staleness_aware(1, decay=1.0)}
+QUEUED = {
+    "schedule": imposed(2, actors=2, gradients=Constant(0), minibatches=2),
+    "aggregator": staleness_aware(1, decay=1.0),
+}
 
 
 def schedule(lag):
@@ -257,7 +260,7 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
         ({"axes": {"lag": []}}, "lag has no values"),
         (
             {"axes": {"lag": [1]}, "schedule": schedule(0)},
-            r"axes \['lag'\] are not settings: pass schedule as a function",
+            r"axes \['lag'\] are unknown: name a setting, such as 'algorithm.lag', or pass schedule as a function",
         ),
         (
             {"axes": {"delay": [1]}, "schedule": lambda lag: 0},
@@ -265,6 +268,10 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
         ),
         ({"aggregator": softsync(1)}, "the schedule has no queued gradients; leave the aggregator out"),
         ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
+        (
+            {**QUEUED, "schedule": imposed(2, actors=2, gradients=Constant(0))},
+            r"the schedule computes 1 gradients per batch: PPO\(.* has \d+, and the others would never be",
+        ),
         ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),
         ({"workload": Workload(CartPole(), actors=2, fragment=16, refresh=4)}, "refresh=4 makes 4 pieces"),
         (
