@@ -22,7 +22,7 @@ from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
 from stellaris.lab.rounds.play import SEGMENT
 from stellaris.lab.statistics import wide as in_float64
 from stellaris.runtime import Function, FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Constant, Measured
+from stellaris.runtime.delays import Constant, LogNormal, Measured
 from stellaris.scheduling import Adapt, Fixed, Learned, Maximum, Stepped
 from stellaris.scheduling.objective import Objective
 from stellaris.scheduling.training import train_scheduler
@@ -403,6 +403,25 @@ def test_what_is_not_supported_is_named(
 def test_containers_may_be_prewarmed(rounds: Rounds, functions: dict[str, FunctionSpec]) -> None:
     """If all are ready at once, or there are never more of them than actors."""
     assert replace(rounds, functions=functions, prewarm=True).prewarm
+
+
+@pytest.mark.slow
+def test_prewarmed_containers_have_draws_of_their_own() -> None:
+    """A run of as many rounds as there are draws for is the beginning of a longer one: no draw is repeated."""
+    cold = {"cold_start": LogNormal(0.3, cv=1.0), "keep_alive": 0.01}  # every round starts all containers anew
+    functions = {
+        "actor": FunctionSpec(Constant(0.01), max_concurrency=2, **cold),
+        "learner": FunctionSpec(Constant(0.5), **cold),
+    }
+    small = Workload(CartPole(), scaled, actors=2, fragment=16)
+    seconds = []
+    for most in (8, 9):
+        made = Rounds(
+            small, PPO(epochs=1, minibatch_size=64), functions, budget=Budget(steps=10**6), most=most, prewarm=True
+        )
+        rows = made.play([[2] * 8], seeds=[0]).rows
+        seconds.append([column[0, :8].tolist() for column in (rows.actor_seconds, rows.learner_seconds)])
+    assert seconds[0] == seconds[1]
 
 
 def test_no_seeds(rounds: Rounds) -> None:

@@ -249,7 +249,8 @@ class GRPO:
         )
         length = float(self.environment.task.answer_length) if self.over == "length" else None
         loss = reduce_loss(self.policy_loss(tokens), valid=valid, over=self.over, length=length)
-        clipped = actor_critic.outside(policy.log_ratio, self.clip)
+        moved = policy.log_ratio - tokens.proximal_log_ratio if self.proximal else policy.log_ratio
+        clipped = actor_critic.outside(moved, self.clip, self.clip_high)
         metrics = {"policy_loss": loss} | self._of_answers(batch, policy)
         metrics |= actor_critic.report(batch, policy, cap, clipped=clipped, version=version, lags=lags)
         return loss - self.entropy_coefficient * metrics["entropy"], metrics

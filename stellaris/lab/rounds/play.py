@@ -245,14 +245,14 @@ class Rounds:
         fragments = self.most * self.workload.actors
         if math.isfinite(self.budget.steps):
             fragments = min(fragments, math.ceil(self.budget.steps / self.workload.fragment) + self.workload.actors)
+        counts = {ACTOR: fragments, LEARNER: self.most}
+        if self.prewarm:  # prewarmed containers have draws, too
+            counts = {ACTOR: fragments + self.workload.actors, LEARNER: self.most + 1}
         of_seed = {}
         for seed in set(seeds):
             keys = SessionKeys.of(seed)
             containers = jax.random.fold_in(jax.random.key(seed), CONTAINERS)
-            draws = {
-                name: draws_of(name, self.functions[name], seed, count)
-                for name, count in ((ACTOR, fragments), (LEARNER, self.most))
-            }
+            draws = {name: draws_of(name, self.functions[name], seed, count) for name, count in counts.items()}
             of_seed[seed] = (
                 jax.jit(Policy.init, static_argnums=0)(self._policy, keys.params),
                 Keys(keys.batches, keys.noise, keys.schedule, containers, jnp.int32(seed)),

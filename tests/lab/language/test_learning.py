@@ -268,6 +268,21 @@ def test_only_what_is_truncated_is_reported(name):
     assert (float(metrics["truncation_fraction"]) > 0) == (float(capped) != float(alone)) == truncated
 
 
+@pytest.mark.slow
+def test_tokens_outside_of_the_trust_region_are_counted():
+    """Its upper half has a width of its own; of a proximal correction it lies around the newest policy."""
+    params = jax.jit(MODEL.init)(jax.random.key(0))
+    played = write(ENV, [right, wrong, endless, right])
+    log_prob = lab.Decoupled(ENV).prepare(played, MODEL.apply, params).proximal_log_prob - jnp.log(1.4)
+
+    def outside(learner):
+        batch = learner.prepare(played, MODEL.apply, params)._replace(log_prob=log_prob)  # every ratio is 1.4
+        return float(learner.loss(MODEL.apply, params, batch)[1]["clip_fraction"])
+
+    assert [outside(GRPO(ENV, clip=0.2, clip_high=high)) for high in (None, 0.3, 0.5)] == [1.0, 1.0, 0.0]
+    assert outside(lab.Decoupled(ENV, clip=0.2)) == 0.0
+
+
 @pytest.fixture(scope="module")
 def result():
     """Two lags, with all answers and without those of more than one version ago."""
