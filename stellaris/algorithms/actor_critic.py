@@ -151,7 +151,7 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
 
 def outside(log_ratio: jax.Array, clip: Scalar, clip_high: Scalar | None = None) -> jax.Array:
     """Whether each sample is outside PPO's trust region, `1 - clip` to `1 + clip_high` (`clip` by default)."""
-    beyond = importance_ratio(log_ratio) - 1.0
+    beyond = jnp.asarray(importance_ratio(log_ratio)) - 1.0
     return (beyond < -clip) | (beyond > (clip if clip_high is None else clip_high))
 
 
