@@ -67,7 +67,9 @@ def mask(array: Array | None, like: Array) -> jax.Array:
 def _array(name: str, array: Any) -> None:
     """Raises a TypeError unless `array` is an array or a number."""
     if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
-        raise TypeError(f"{name} is a {type(array).__name__}: expected an array")
+        kind = type(array)
+        remedy = "; wrap the function: stellaris.torch.differentiable" if kind.__module__ == "torch" else ""
+        raise TypeError(f"{name} is a {kind.__name__}: expected an array{remedy}")
 
 
 def same_structure(first: Tree, of: str, **trees: Tree) -> None:

@@ -144,7 +144,10 @@ def run_dry(system: System, workload: Workload, *, platform: Platform, budget: B
 
 def _check(system: System, workload: Workload, budget: Budget) -> None:
     if not isinstance(system, _SYSTEMS):
-        raise TypeError(f"system={system!r}: expected one of {', '.join(known.__name__ for known in _SYSTEMS)}")
+        raise TypeError(
+            f"system={system!r}: expected one of {', '.join(known.__name__ for known in _SYSTEMS)}; "
+            "train another system and pass its trace to lab.recorded"
+        )
     if system.scheduler is not None:
         raise ValueError(f"scheduler={system.scheduler!r} may depend on returns, which a dry run lacks: leave it out")
     for name in ("target_return", "target_evaluation"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from stellaris._core import checks
 from stellaris.acting.rollout import Episode, Fragment
 from stellaris.diagnostics import LagReport
 from stellaris.runtime.contract import Platform
@@ -87,6 +88,7 @@ class Record:
 
     def learns(self, invocation: Invocation, batch: int) -> None:
         """Records the number of the batch that an invocation learns from."""
+        checks.whole(at_least=0, batch=batch)  # the number of a batch, and not the batch
         self._write("of_batch", batch, invocation)
 
     def computes(self, invocation: Invocation, batch: int, minibatch: int, *, learner: int) -> None:

@@ -103,3 +103,12 @@ def test_ranges(check, inside, outside, message):
         with pytest.raises(ValueError, match=f"^y={x} {message}"):
             check(x=inside[0], y=x)
         jax.jit(lambda x: check(x=x))(x)
+
+
+def test_a_tensor_is_told_how_to_be_passed():
+    """By its module's name, since PyTorch need not be installed."""
+    tensor = type("Tensor", (), {"__module__": "torch"})()
+    with pytest.raises(TypeError, match=r"x is a Tensor: expected an array; wrap the function: stellaris\.torch\.diff"):
+        checks.floats(x=tensor)
+    with pytest.raises(TypeError, match=r"x is a list: expected an array$"):
+        checks.floats(x=[1.0])

@@ -167,7 +167,10 @@ def test_impacts_replay_at_equal_time():
         for folder, environment in folders.items()
     )
     one, two, three = map(times, others)
-    assert not missing("README.md", f"on all three is IMPACT with its replay of batches, {one}, {two} and {three}.")
+    assert not missing(
+        "README.md",
+        f"IMPACT, which replays batches, is ahead of synchronous PPO on all three, {one}, {two} and {three}.",
+    )
     one, two, three = others
     assert not missing(
         "docs/architectures.md",
