@@ -10,7 +10,7 @@ from stellaris._core import checks
 from stellaris._core.extras import install, missing, needs
 from stellaris.acting.envpool_env import EnvPoolEnv as EnvPoolEnv
 from stellaris.acting.gymnasium_env import GymnasiumEnv as GymnasiumEnv
-from stellaris.acting.jax_env import JaxEnvironment, JaxVectorEnv
+from stellaris.acting.jax_env import JaxEnvironment, JaxVectorEnv, check_environment
 from stellaris.acting.vector import EnvSpec as EnvSpec
 from stellaris.acting.vector import Step as Step
 from stellaris.acting.vector import VectorEnv as VectorEnv
@@ -114,7 +114,7 @@ def make(environment: Environment, *, slots: int, seed: int = 0, threads: int = 
     checks.whole(at_least=1, slots=slots, threads=threads)
     checks.seed(seed=seed)
     if is_jax(environment):
-        return JaxVectorEnv(environment, slots=slots, seed=seed)
+        return JaxVectorEnv(as_jax(environment), slots=slots, seed=seed)
     match environment:
         case str():
             return _named(environment, slots=slots, seed=seed, threads=threads)
@@ -155,6 +155,16 @@ def check(environment: Any) -> None:
 def is_jax(environment: Any) -> TypeGuard[JaxEnvironment]:
     """Whether this is a `JaxEnvironment`; Gymnasium's environments have the same methods, but another `spec`."""
     return isinstance(getattr(environment, "spec", None), EnvSpec) and isinstance(environment, JaxEnvironment)
+
+
+def as_jax(environment: Any) -> JaxEnvironment:
+    """Returns a `JaxEnvironment`; raises a TypeError if this is none, or does not return what its `spec` says."""
+    if not is_jax(environment):
+        made = isinstance(environment, type)
+        remedy = f"an instance, {environment.__name__}()" if made else "lab.CartPole(), or a JaxEnvironment"
+        raise TypeError(f"environment={environment!r} is not written in JAX: pass {remedy}")
+    check_environment(environment)
+    return environment
 
 
 def _name(environment: Callable[[], Any]) -> str:

@@ -64,6 +64,45 @@ class Stepped(NamedTuple):
     episode_return: jax.Array  #: float32: return of the episode up to this step.
 
 
+def check_environment(env: JaxEnvironment) -> None:
+    """Raises a TypeError unless `reset` and `step` return what `spec` says; computes shapes only, once for each."""
+    try:
+        _check(env)  # type: ignore[arg-type]
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        raise TypeError(
+            f"environment={env!r} cannot be hashed: make it a frozen dataclass, with tuples in place of arrays"
+        ) from error
+
+
+@functools.lru_cache(maxsize=256)
+def _check(env: JaxEnvironment) -> None:
+    name, spec = type(env).__name__, env.spec
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    begun = jax.eval_shape(env.reset, key)
+    if not isinstance(begun, tuple) or len(begun) != 2:
+        raise TypeError(f"{name}.reset returned {begun}: expected (state, observation)")
+    state, observation = begun
+    _check_observation(f"{name}.reset", observation, spec)
+    action = jax.eval_shape(lambda: jnp.int32(0) if spec.discrete else jnp.zeros(spec.actions))
+    moved = jax.eval_shape(env.step, state, action, key)
+    if not isinstance(moved, Transition):
+        raise TypeError(f"{name}.step returned {moved}: expected a Transition")
+    _check_observation(f"{name}.step", moved.observation, spec)
+    if _shapes(moved.state) != _shapes(state):
+        raise TypeError(f"{name}.step returned the state {moved.state}: reset has {state}")
+
+
+def _check_observation(where: str, observation: Tree, spec: EnvSpec) -> None:
+    if _shapes(observation) != _shapes(spec.observation):
+        raise TypeError(f"{where} returned the observation {observation}: spec has {spec.observation}")
+
+
+def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:
+    return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
+
+
 def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
     """Starts an environment with random numbers that are determined by `seed` and `number`.
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from stellaris._core import checks
 from stellaris.acting import envs
-from stellaris.acting.envs import EnvSpec, is_jax
+from stellaris.acting.envs import EnvSpec, as_jax
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import ActorState, Fragment
 from stellaris.aggregation.gradient_queue import AggregatorState, Update
@@ -91,10 +91,7 @@ def dry_run(
       >>> schedule.updates, schedule.seconds[:3].round(2).tolist()
       (2, [0.0, 1.16, 2.32])
     """
-    if not is_jax(workload.environment):
-        raise TypeError(
-            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
-        )
+    as_jax(workload.environment)
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)
     held = 0
     if isinstance(system, Stellaris) and not math.isinf(system.rho):

@@ -10,7 +10,7 @@ import numpy as np
 
 from stellaris._core import checks
 from stellaris._core.describe import digest
-from stellaris.acting.envs import is_jax
+from stellaris.acting.envs import as_jax
 from stellaris.acting.policies import Policy
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
@@ -71,10 +71,7 @@ def runs_of(
     rho: float,
 ) -> tuple[list[Run], dict[str, Sequence[Any]]]:
     """Returns every run of a sweep, and the values along every dimension."""
-    if not is_jax(workload.environment):
-        raise TypeError(
-            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
-        )
+    environment = as_jax(workload.environment)
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
@@ -92,7 +89,7 @@ def runs_of(
     dimensions: dict[str, Sequence[Any]] = {**{name: list(values) for name, values in axes.items()}, "seed": numbers}
     if isinstance(algorithm, Mapping):
         dimensions = {"algorithm": list(algorithms), **dimensions}
-    policy = workload.make_policy(workload.environment.spec)
+    policy = workload.make_policy(environment.spec)
     check_memoryless(policy)
     made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
     runs = []
@@ -111,7 +108,7 @@ def runs_of(
             fixed, numeric = _settings(chosen, one, aggregator, values_of)
             _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
             static = Static(
-                workload.environment,
+                environment,
                 policy,
                 fixed["algorithm"],
                 fixed["aggregator"],

@@ -1,7 +1,11 @@
 """Environments of JAX functions, stepped by the lab and by the systems."""
 
+from dataclasses import dataclass
+from typing import Any
+
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -68,3 +72,43 @@ def test_resets_are_different_starts():
     assert not np.array_equal(first, second)
     with pytest.raises(IndexError, match="slots=1"):
         env.step(np.array([1]), np.array([0]))
+
+
+@dataclass(frozen=True)
+class Point:
+    """An environment of one step, whose observations, states and results may be wrong."""
+
+    first: int = 2
+    later: int = 2
+    state: int = 1
+    result: Any = jax_env.Transition
+    sizes: Any = ()
+
+    @property
+    def spec(self):
+        return envs.EnvSpec("Point", jax.ShapeDtypeStruct((2,), jnp.float32), actions=2, discrete=True)
+
+    def reset(self, key):
+        return jnp.zeros(1), jnp.zeros(self.first)
+
+    def step(self, state, action, key):
+        return self.result(
+            jnp.zeros(self.state), jnp.zeros(self.later), jnp.float32(1), jnp.bool_(True), jnp.bool_(False)
+        )
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (Point(first=3), r"Point\.reset returned the observation .*\(3,\).*: spec has .*\(2,\)"),
+        (Point(later=1), r"Point\.step returned the observation .*\(1,\).*: spec has .*\(2,\)"),
+        (Point(state=2), r"Point\.step returned the state .*\(2,\).*: reset has .*\(1,\)"),
+        (Point(result=lambda *parts: parts), r"Point\.step returned .*: expected a Transition"),
+        (Point(sizes=np.zeros(2)), r"environment=Point.* cannot be hashed: make it a frozen dataclass"),
+        (Point, r"environment=.*Point.* is not written in JAX: pass an instance, Point\(\)"),
+    ],
+)
+def test_an_environment_does_what_its_spec_says(environment, message):
+    envs.as_jax(Point())
+    with pytest.raises(TypeError, match=message):
+        envs.as_jax(environment)

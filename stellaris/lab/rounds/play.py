@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from stellaris._core import checks
-from stellaris.acting.envs import is_jax
+from stellaris.acting.envs import as_jax
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import fragment_bytes
 from stellaris.algorithms import PPO
@@ -429,10 +429,7 @@ def _check(
     budget: Budget,
 ) -> None:
     """Raises unless compiled rounds support these settings."""
-    if not is_jax(workload.environment):
-        raise TypeError(
-            f"environment={workload.environment!r} is not written in JAX: pass lab.CartPole(), or a JaxEnvironment"
-        )
+    as_jax(workload.environment)
     if not isinstance(algorithm, PPO):
         raise TypeError(f"algorithm={algorithm!r}: compiled rounds support PPO only")
     if workload.restart:
