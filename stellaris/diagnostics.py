@@ -129,7 +129,7 @@ def lag_report(
     checks.int32(lag=lag)
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1: pass the number of lags to distinguish")
-    bucket = jnp.clip(lag, 0, lags - 1).ravel()
+    bucket = jnp.clip(lag, 0, lags - 1).astype(jnp.int32).ravel()
     # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     # No gradient flows where a ratio saturates in the given dtype, because the gradient of the float32 ratio may be
@@ -156,7 +156,7 @@ def _sums(samples: jax.Array, bucket: jax.Array, lags: int, block: int = 4096) -
     Blocks of samples are summed first: a float32 to which ones are added one after the other stays at 2**24.
     """
     blocks = -(-len(samples) // block)
-    place = jnp.arange(len(samples), dtype=bucket.dtype) // block * lags + bucket
+    place = jnp.arange(len(samples), dtype=jnp.int32) // block * lags + bucket
     sums = jax.ops.segment_sum(samples, place, num_segments=blocks * lags)
     return jnp.sum(sums.reshape(blocks, lags, samples.shape[1]), axis=0)
 

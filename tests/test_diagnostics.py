@@ -138,6 +138,12 @@ def test_gradients_are_finite_in_float16():
     close(slope.astype(jnp.float32), [math.exp(0.5) - 1, math.exp(8.0) - 1, 0.0, 0.0, 0.0, -1.0, 0.0], 1e-3)
 
 
+def test_lags_of_few_bits():
+    """More samples than their type can count."""
+    lag = jnp.asarray(np.arange(10_000) % 3, jnp.int8)
+    assert lag_report(lag, jnp.zeros(10_000), valid=jnp.ones(10_000), lags=3).count.tolist() == [3334.0, 3333.0, 3333.0]
+
+
 def test_reports_are_strict_in_float64():
     """Their own integers have the width of the lags, not of Python's."""
     lag, log_ratio = jnp.array([0, 1], jnp.int32), jnp.array([0.0, 0.5])
