@@ -95,8 +95,8 @@ DEFECTS = (
     ),
     Defect(
         "stellaris/diagnostics.py",
-        "bucket = jnp.clip(lag, 0, lags - 1).ravel()",
-        "bucket = jnp.clip(lag, 0, lags).ravel()",
+        "bucket = jnp.clip(lag, 0, lags - 1).astype(jnp.int32).ravel()",
+        "bucket = jnp.clip(lag, 0, lags).astype(jnp.int32).ravel()",
     ),
     Defect(
         "stellaris/diagnostics.py",
@@ -187,8 +187,8 @@ DEFECTS = (
     ),
     Defect(
         "stellaris/_core/order_statistics.py",
-        "last = jnp.maximum(jnp.sum(there), 1) - 1",
-        "last = jnp.maximum(jnp.sum(there), 1)",
+        "last = jnp.maximum(jnp.sum(there, dtype=jnp.int32), 1) - 1",
+        "last = jnp.maximum(jnp.sum(there, dtype=jnp.int32), 1)",
         "tests/corrections",
     ),
     # ---- algorithms

@@ -266,6 +266,9 @@ def test_invariants(seed):
         elif event == "published":
             assert value == version + 1
             version = value
+        elif event == "withdrawn":  # the platform closed before the call's instant
+            assert number not in submitted
+            assert now == run.end
         else:
             assert event in ("stored", "fetched")
     assert set(ended) == set(submitted)
