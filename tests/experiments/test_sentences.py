@@ -439,3 +439,28 @@ def test_corrections_on_the_language_task():
         f"at 64 they have {between[64]}, M2PO and TOPR {mean},",
         f"at 256 {between[256]} against {outcome['M2PO', 256]:.2f} and {outcome['TOPR', 256]:.2f};",
     )
+
+
+def test_two_more_games():
+    """Which of them the baseline learns by the registered criterion, and what Stellaris has where it does."""
+    first = {
+        (row["environment"], row["system"], row["seed"]): float(row["episode_return"])
+        for row in rows(RESULTS / "atari" / "curves.csv")
+        if float(row["steps"]) == 8192
+    }
+    last = {(row["environment"], row["system"], row["seed"]): row for row in rows(RESULTS / "atari" / "runs.csv")}
+    invaders, gravitar = ("SpaceInvaders-v5", "synchronous"), ("Gravitar-v5", "synchronous", "0")
+    ends = [float(last[*invaders, seed]["final_return"]) for seed in "012"]
+    begins = [first[*invaders, seed] for seed in "012"]
+    assert min(np.divide(ends, begins)) >= 1.25 > float(last[gravitar]["final_return"]) / first[gravitar]
+    own, other = last["SpaceInvaders-v5", "stellaris", "1"], last[*invaders, "1"]
+    costs = [f"{float(row['cost_pay_per_use']):.3f}" for row in (own, other)]
+    times = [f"{float(row['virtual_seconds']):.0f}" for row in (own, other)]
+    assert not missing(
+        "docs/results.md",
+        f"episodes is {ends[0]:.2f}, {ends[1]:.2f} and {ends[2]:.2f} for seeds 0, 1 and 2,",
+        f"first 8,192 steps {begins[0]:.2f}, {begins[1]:.2f} and {begins[2]:.2f}.",
+        f"they are {float(last[gravitar]['final_return']):.2f} and {first[gravitar]:.2f}, so",
+        f"on seed 1 it has {float(own['final_return']):.2f}, for {costs[0]} USD by use against {costs[1]}, and in "
+        f"{times[0]} virtual seconds against {times[1]}.",
+    )

@@ -67,6 +67,11 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[Qbert](#qbert)",
     ),
     (
+        ("atari",),
+        "the same on SpaceInvaders-v5 and Gravitar-v5",
+        "[SpaceInvaders and Gravitar](#spaceinvaders-and-gravitar)",
+    ),
+    (
         ("small/tuning-steps",),
         "`tuning-steps`",
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
