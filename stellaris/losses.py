@@ -575,7 +575,9 @@ def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | flo
     # Compared as ratios to the behaviour policy: as ratios to the proximal policy, a ratio that equals its cap would be
     # above it by rounding for some samples, which then had no gradient.
     cap = jnp.asarray(ratio_cap, ratio.dtype)
-    capped = jax.lax.stop_gradient(cap * importance_ratio(-proximal_log_ratio))
+    # In float16 the product may overflow, and infinity times 0 is NaN; the capped ratio is never above the ratio.
+    product = jnp.minimum(cap, largest(cap.dtype)) * importance_ratio(-proximal_log_ratio)
+    capped = jax.lax.stop_gradient(jnp.minimum(ratio, product))
     return jnp.where(importance_ratio(log_ratio) > cap, capped, ratio)
 
 
