@@ -271,7 +271,7 @@ class TestSystems:
         """A fragment's memory is what its policy computes from the environment's start, whatever was lost before."""
         fragments: list[Fragment] = []
         algorithm = replace(PPO_CONFIG, learning_rate=1e-30)  # type: ignore[type-var]
-        result = run(CentralInference(algorithm), rounds=6, faults=True, on_fragment=fragments.append)
+        result = run(CentralInference(algorithm), rounds=12, faults=True, on_fragment=fragments.append)
         assert len({fragment.environment for fragment in fragments}) > 2
         policy = WORKLOAD.make_policy(MAZE.spec)
         begun = 0
