@@ -158,7 +158,7 @@ def is_jax(environment: Any) -> TypeGuard[JaxEnvironment]:
 
 
 def as_jax(environment: Any) -> JaxEnvironment:
-    """Returns a `JaxEnvironment`; raises a TypeError if this is none, or does not return what its `spec` says."""
+    """Returns a `JaxEnvironment`; raises a TypeError for others, and if it does not return what its `spec` says."""
     if not is_jax(environment):
         made = isinstance(environment, type)
         remedy = f"an instance, {environment.__name__}()" if made else "lab.CartPole(), or a JaxEnvironment"

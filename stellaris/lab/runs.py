@@ -136,7 +136,7 @@ def check_names(axes: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _checked_axis(name: str, values: Any) -> Any:
-    """Returns the values of an axis, those of an array as numbers; raises if one of them cannot be hashed."""
+    """Returns the values of an axis, an array's as numbers; raises if one of them cannot be hashed."""
     if isinstance(values, Mapping):
         return values
     values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
@@ -164,7 +164,7 @@ def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, l
                 raise ValueError(f"{name}[{label!r}] sets {sorted(one)}: expected {sorted(axis[0])}, as the first does")
         for setting in axis[0]:
             if setting in values_of:
-                raise ValueError(f"{setting} is set by two axes, the second of which is {name}: leave one out")
+                raise ValueError(f"{setting} is set by two axes, and {name} is the second: leave one out")
             values_of[setting] = [one[setting] for one in axis]
         settings.append(axis)
     return settings, values_of
@@ -206,7 +206,8 @@ def _check_schedule(
             if whole
             else "aggregator=None: the schedule applies queued gradients; pass the aggregator that applies them"
         )
-    if np.isnan(schedule.seconds).any() and schedule.slots != workload.actors:
+    imposed = np.isnan(schedule.seconds).any()  # not made from a run
+    if imposed and schedule.slots != workload.actors:
         raise ValueError(
             f"actors={workload.actors} of the workload: the schedule was made for {schedule.slots} actors; make a "
             f"schedule for {workload.actors}"
@@ -223,7 +224,6 @@ def _check_schedule(
             f"the schedule computes {schedule.gradient_row.max() + 1} gradients per batch: {algorithm!r} has only "
             f"{gradients}; make a schedule with fewer, or raise the number of epochs"
         )
-    imposed = np.isnan(schedule.seconds).any()
     if imposed and not whole and schedule.gradient_row.max(initial=0) + 1 < gradients:
         raise ValueError(
             f"the schedule computes {schedule.gradient_row.max(initial=0) + 1} gradients per batch: {algorithm!r} has "

@@ -26,10 +26,15 @@ from stellaris.types import JaxArray, Scalar
 
 
 @dataclass(frozen=True)
-class Uncorrected(GRPO):
-    """No correction: `-A log pi` for tokens of any age."""
+class _Uncapped(GRPO):
+    """A correction whose loss ignores the global cap."""
 
     capped: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Uncorrected(_Uncapped):
+    """No correction: `-A log pi` for tokens of any age."""
 
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`impala_loss` of every token."""
@@ -37,7 +42,7 @@ class Uncorrected(GRPO):
 
 
 @dataclass(frozen=True)
-class Truncated(GRPO):
+class Truncated(_Uncapped):
     """The policy gradient with truncated weights of tokens, `-min(r, ratio_cap) A log pi` with a constant weight.
 
     Args:
@@ -45,8 +50,6 @@ class Truncated(GRPO):
     """
 
     ratio_cap: Scalar = 2.0
-
-    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -92,7 +95,7 @@ class Decoupled(GRPO):
 
 
 @dataclass(frozen=True)
-class Bounded(GRPO):
+class Bounded(_Uncapped):
     """A clip around the newest policy, weighted by a bounded ratio of that policy to the behaviour policy.
 
     Args:
@@ -109,7 +112,6 @@ class Bounded(GRPO):
     ratio: str = "token"
 
     proximal: ClassVar[bool] = True
-    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,7 +134,7 @@ class Bounded(GRPO):
 
 
 @dataclass(frozen=True)
-class GSPO(GRPO):
+class GSPO(_Uncapped):
     """A clip of whole answers: the geometric mean of an answer's ratios in place of the ratio of each token.
 
     The paper's widths, 3e-4 and 4e-4, are for answers of thousands of tokens; short answers need wider ones.
@@ -143,8 +145,6 @@ class GSPO(GRPO):
 
     over: str = "sequences"
 
-    capped: ClassVar[bool] = False
-
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`ppo_loss` of every answer, at each of its tokens."""
         answer = sequence_log_ratio(tokens.log_ratio, valid=tokens.valid, over="mean")
@@ -153,14 +153,12 @@ class GSPO(GRPO):
 
 
 @dataclass(frozen=True)
-class TOPR(GRPO):
+class TOPR(_Uncapped):
     """The policy gradient with a weight per answer: 1 if its advantage is positive, else its ratio, truncated to 1.
 
     Source:
       Le Roux et al. 2025, Tapered Off-Policy REINFORCE, whose advantage is a reward of 1 or -1.
     """
-
-    capped: ClassVar[bool] = False
 
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`bounded_importance_weight` of every answer, times `impala_loss`."""
@@ -172,14 +170,12 @@ class TOPR(GRPO):
 
 
 @dataclass(frozen=True)
-class VESPO(GRPO):
+class VESPO(_Uncapped):
     """The policy gradient with a soft weight per answer, which falls to 0 on both sides of a ratio near 1.
 
     Source:
       Shen et al. 2026, VESPO, with its settings.
     """
-
-    capped: ClassVar[bool] = False
 
     def policy_loss(self, tokens: Tokens) -> Float[JaxArray, "T N"]:
         """`vespo_weight` of every answer, times `impala_loss`."""
@@ -189,7 +185,7 @@ class VESPO(GRPO):
 
 
 @dataclass(frozen=True)
-class DPPO(GRPO):
+class DPPO(_Uncapped):
     """The truncated policy gradient, without the tokens that moved outward by more than a distance in probability.
 
     Args:
@@ -202,8 +198,6 @@ class DPPO(GRPO):
 
     max_distance: Scalar = 0.15
     ratio_cap: Scalar = 5.0
-
-    capped: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,7 +52,8 @@ class Recording:
     loss or learning rate gets the same schedule. An invocation that is submitted at another time, for example by a
     system with another aggregator, keeps the recorded delays from its submission on. An invocation without a
     counterpart in the recording draws its delays from the deployment. So does an invocation whose counterpart was
-    cancelled, from the cancellation on.
+    cancelled, from the cancellation on. Invocations that got containers at one instant get them in the order of their
+    numbers, also if calls submitted for later instants were queued in another order.
 
     Args:
       trace: the trace of the recorded run.
