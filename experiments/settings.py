@@ -41,7 +41,7 @@ def named(text: str) -> tuple[str, str]:
     """Splits `NAME=VALUE`.
 
     Raises:
-      UsageError: if the text has no equals sign, or no name.
+      UsageError: if the text lacks an equals sign or a name.
     """
     name, equals, value = text.partition("=")
     if not (name and equals and value):

@@ -477,7 +477,7 @@ def oapl_loss(
     _check(log_ratio, advantage=advantage)
     checks.positive(coefficient=coefficient)
     checks.finite(coefficient=coefficient)
-    # The square of the bound is finite in float16, too.
+    # The square of the bound is also finite in float16.
     dtype = jnp.result_type(log_ratio)
     widest = math.sqrt(largest(dtype)) / 4.0
     most = jnp.minimum(-min_log_prob(log_ratio), widest / coefficient).astype(dtype)

@@ -155,7 +155,7 @@ def _lock(folder: Path, *, of: Path) -> int:
         os.close(descriptor)
         raise UsageError(f"--out {of} is being written by another run: name another folder") from None
     except OSError:
-        pass  # the file system has no locks
+        pass  # the file system lacks locks
     return descriptor
 
 

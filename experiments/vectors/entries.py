@@ -1,4 +1,4 @@
-"""The functions that have reference vectors, with their inputs and settings; and the functions that have none."""
+"""The functions that have reference vectors, with their inputs and settings; and the functions that lack them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -22,7 +22,7 @@ class Scene:
     """A set of arrays, mostly of one shape."""
 
     about: str  #: the property that the scene tests.
-    shape: tuple[int, ...] = (4, 3)  #: `[T, ...]`; functions of samples have no time axis, and take any shape.
+    shape: tuple[int, ...] = (4, 3)  #: `[T, ...]`; functions of samples lack the time axis, and take any shape.
     spread: float = 0.2  #: standard deviation of the log-ratios.
     mask: Callable[[tuple[int, ...]], NDArray] | None = None  #: shape -> bools; None if all steps are valid.
     packed: bool = False  #: whether columns hold several sequences.
@@ -176,7 +176,7 @@ def _padded(shape: tuple[int, ...]) -> NDArray:
 
 
 def _column_masked(shape: tuple[int, ...]) -> NDArray:
-    """The second column has no valid step."""
+    """Every step of the second column is invalid."""
     return np.broadcast_to(np.arange(shape[1]) != 1, shape).copy()
 
 

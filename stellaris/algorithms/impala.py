@@ -139,7 +139,7 @@ class IMPALA:
         cap = actor_critic.held_cap(apply_fn, peers, observation, batch, policy.log_prob, rho)
         rho_clip, pg_rho_clip = self.rho_clip, self.pg_rho_clip
         if cap is not None:
-            # A traced level may be infinite, too, and then caps nothing.
+            # A traced level may also be infinite; it then caps nothing.
             rho_clip, pg_rho_clip = (jnp.where(jnp.isinf(rho), clip, jnp.inf) for clip in (rho_clip, pg_rho_clip))
         reward = jnp.asarray(batch.reward)
         target, advantage, _ = vtrace(

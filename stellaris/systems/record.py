@@ -63,7 +63,7 @@ class Record:
                 self._write(event, value, done)
 
     def abandoned(self, done: Invocation, *, steps: int, resets: int, episodes: Iterable[Episode]) -> None:
-        """Records the steps of a fragment that will not be delivered, as sampled and lost; resets are no losses."""
+        """Records the steps of a fragment that will not be delivered: all as sampled, and all but resets as lost."""
         self._write("sampled", steps, done)
         self._ended(done, resets, episodes)
         self.lost(done, steps=steps - resets, episode=0)

@@ -460,7 +460,7 @@ def test_two_more_games():
         "docs/results.md",
         f"episodes is {ends[0]:.2f}, {ends[1]:.2f} and {ends[2]:.2f} for seeds 0, 1 and 2,",
         f"first 8,192 steps {begins[0]:.2f}, {begins[1]:.2f} and {begins[2]:.2f}.",
-        f"they are {float(last[gravitar]['final_return']):.2f} and {first[gravitar]:.2f}, so",
+        f"they are {float(last[gravitar]['final_return']):.2f} and {first[gravitar]:.2f} (one of the",
         f"on seed 1 it has {float(own['final_return']):.2f}, for {costs[0]} USD by use against {costs[1]}, and in "
         f"{times[0]} virtual seconds against {times[1]}.",
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.benchmarks.sides.protocol import Reporter, Task, task_given
 
-#: Seconds between two reports of APPO and IMPALA, which have no rounds.
+#: Seconds between two reports of APPO and IMPALA, which do not learn in rounds.
 _EVERY = 1.0
 
 

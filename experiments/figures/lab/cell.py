@@ -58,7 +58,7 @@ def committed(cell: Cell, folder: Path = COMMITTED) -> list[Mapping[str, str]]:
     several = [folder / cell.study / name for name in STUDIES[cell.study].tables(cell.task)]
     tables = [output.read_rows(path) for path in several if path.exists()]
     for rows in tables:
-        # Tables of one task, or of constant lags only, have no column for these.
+        # Tables of one task, or of constant lags only, lack a column for these.
         if found := matching([{"task": cell.task, "kind": "constant", **row} for row in rows], wanted):
             return [row for row in found if row.get("updates") == found[0].get("updates")]
     values = {name: dict.fromkeys(row[name] for rows in tables for row in rows if name in row) for name in wanted}
@@ -116,7 +116,7 @@ def _sized(size: lag.Preset, cell: Cell, seeds: int | None) -> lag.Preset:
 
 
 def _language_tables(task: str) -> Sequence[str]:
-    """Returns the tables of every part; they have no column for the task, as there is only one."""
+    """Returns the tables of every part; they lack a column for the task, of which there is only one."""
     return [f"{part}.csv" for part in language.PRESETS["small"].parts] if task == language_report.TASK else []
 
 

@@ -175,7 +175,7 @@ def rows(
     columns: dict[str, NDArray] = {
         "measured_lag": result.staleness_mean.mean("update").values,
         "step_norm": result.step_norm.mean("update").values,
-        "cosine": result.gradient_cosine.values[..., 1:].mean(axis=-1),  # the first gradient has none before it
+        "cosine": result.gradient_cosine.values[..., 1:].mean(axis=-1),  # nothing precedes the first gradient
     }
     for place in np.ndindex(final.shape):
         case, rate, seed = place

@@ -167,7 +167,7 @@ def rows(part: Part, result: "xr.Dataset") -> Iterator[dict[str, Any]]:
     untrained, floor = float(exact[..., 0].mean()), float(reward[..., 0].mean())
     fell = falls(reward, effective, loss, floor=floor)
     lag = result.data_lag_mean.mean("update").values
-    cosine = result.gradient_cosine.values[..., 1:].mean(axis=-1)  # the first gradient has none before it
+    cosine = result.gradient_cosine.values[..., 1:].mean(axis=-1)  # nothing precedes the first gradient
     for place in np.ndindex(lag.shape):
         method, age, rate, seed = place
         lost = bool(fell.diverged[place])  # the answers of a policy without numbers say nothing about the method

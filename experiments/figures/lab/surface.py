@@ -40,7 +40,7 @@ def floor_of(task: str) -> float:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Reads the rows of a table; none if there is no such file."""
+    """Reads the rows of a table; none if the file is missing."""
     return output.read_rows(path) if path.exists() else []
 
 

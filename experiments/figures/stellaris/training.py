@@ -1,6 +1,6 @@
 """The paper's training curves and final bars: return over time and over steps, by system and environment.
 
-Registered before the runs of SpaceInvaders and Gravitar, 200,000 steps each, which is what two cores allow: synchronous
+Registered before the runs of SpaceInvaders and Gravitar, 200,000 steps each, the budget of two cores: synchronous
 PPO (three seeds and two) has learned a game if on every seed the mean return of the last 100 training episodes is at
 least 1.25 times that of the episodes of the first 8,192 steps. Stellaris is compared with it, on the same seeds, where
 it has learned, because a ratio of two untrained policies says nothing.

@@ -109,8 +109,8 @@ class GRPO:
 
     #: Whether the loss needs the proximal policy, which costs a forward pass per batch.
     proximal: ClassVar[bool] = False
-    #: Whether the loss truncates ratios of tokens to the global cap, which costs a forward pass per peer. If not, peers
-    #: and `rho` have no effect.
+    #: Whether the loss truncates ratios of tokens to the global cap, which costs a forward pass per peer. If not, it
+    #: ignores peers and `rho`.
     capped: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from stellaris.lab.statistics import wide
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.types import Array
 
-#: The number in a slot that has no container.
+#: The number in an empty slot.
 NONE = -1
 #: Prewarmed containers become idle before containers of invocations that end at the same instant.
 _FIRST = -(2**30)

@@ -38,7 +38,7 @@ class Use:
         self._busy = Spans(granularity)
         self._wasted = Spans(granularity)
         self._cold = Spans(granularity)
-        # This sum has no billing unit: it serves only to compute idle time, which is billed without rounding.
+        # This sum is without a billing unit: it serves only to compute idle time, which is billed without rounding.
         self._alive = Spans(0.0)
         self._running: dict[int, float] = {}  # start of each running invocation
         self._waiting: dict[int, float] = {}  # time at which each invocation that has not started got its container
@@ -81,7 +81,7 @@ class Use:
         busy = self._busy.total(self._runs(until))
         cold = self._cold.total(self._warms(until))
         wasted = self._wasted.total()
-        # The idle time is at least 0, because a trace written by hand may have no containers.
+        # The idle time is at least 0, because a trace written by hand may lack containers.
         idle = max(self.lived(until) - math.fsum((busy, cold, wasted)), 0.0)
         return Split(busy, idle, cold, wasted)
 
@@ -114,7 +114,7 @@ class Use:
 class Spans:
     """Sums time spans exactly: their lengths, and the lengths rounded up to the billing unit.
 
-    The sums have no rounding error, so the order and the number of the spans do not affect them.
+    The sums are exact, so the order and the number of the spans do not affect them.
 
     Args:
       granularity: billing unit in seconds; each span is rounded up to a multiple of it. 0 for no rounding.

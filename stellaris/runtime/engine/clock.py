@@ -60,7 +60,7 @@ class WallClock:
         # This is a loop, because a queue may time out a little early.
         while (left := instant - self.now) > 0:
             try:
-                # An infinite wait has no time-out, because `get` takes only finite ones.
+                # An infinite wait is without a time-out, because `get` takes only finite ones.
                 return interruptions.get(timeout=None if math.isinf(left) else left)
             except Empty:
                 pass

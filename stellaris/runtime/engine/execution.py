@@ -12,7 +12,7 @@ from stellaris.runtime.functions import Function
 #: differs from the keys of all invocations.
 CONTAINERS = 2**32 - 1
 
-#: What a body may raise. A `SystemExit` ends the body, as in a process of its own. No other BaseException is caught: on
+#: What a body may raise. A `SystemExit` ends the body, as it would end a process. No other BaseException is caught: on
 #: the calling thread a KeyboardInterrupt is the user's, and must end the run.
 _FAILURES = (Exception, SystemExit)
 

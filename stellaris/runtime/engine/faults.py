@@ -98,7 +98,7 @@ class FaultDraws:
         self._faults = faults
         self._attempts = 0
         chances = Uniform(0.0, 1.0)
-        # A kind that cannot happen has no stream, because every attempt would draw from the stream in vain.
+        # A kind that cannot happen gets no stream, because every attempt would draw from the stream in vain.
         self._chances = {
             kind: Stream(chances, seed, f"{function}/{kind}") for kind in KINDS if getattr(faults, kind) > 0
         }

@@ -313,7 +313,7 @@ class Fleet:
         """Ends idle containers, the longest unused first, if that makes room on a node; returns whether it does."""
         pools = self._pools
         idle = [c for pool in pools.values() for c in pool.idle.values() if not c.provisioned]
-        idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties: the order of pools has no effect
+        idle.sort(key=lambda c: (c.idle_since, c.number))  # the number breaks ties: the order of pools does not matter
         # No container ends before it is certain that a node will have room. Then only the containers of `gone` on that
         # node end, because ending the others would make no room there.
         gone: list[Container] = []

@@ -107,7 +107,7 @@ class Threads:
 
 
 def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thread]) -> None:
-    """Ends every thread once it has no other task."""
+    """Ends every thread once its other tasks are done."""
     for _ in threads:
         tasks.put(None)
 
