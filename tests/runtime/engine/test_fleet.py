@@ -147,6 +147,15 @@ def test_no_container_has_a_slot_beyond_those_that_were_told(seed):
         assert max(seen) < most
 
 
+def test_slots_of_several_programs():
+    """One invocation at a time, and a container for each program: the bound is told the sum."""
+    with deploy(1.0) as platform:
+        for name in "ab":
+            platform.invoke("f", Function(lambda context: context.slot, init=lambda slot, key, name=name: name))
+            assert platform.next_completion().result() < platform.slots("f", concurrent=2)
+        assert len(platform.trace.select("container_created").time) == 2 > platform.slots("f", concurrent=1)
+
+
 def test_prewarming_beyond_the_limit_does_nothing():
     with deploy(1.0, cold_start=0.5, max_concurrency=2) as platform:
         platform.prewarm("f", 5)
