@@ -284,7 +284,7 @@ def test_open_points():
         f"{fresh:.0f} without:",
         f"above at 16 on Acrobot against an outcome of {float(low['outcome']):.0f}, for which the halves of the seeds "
         f"chose two rates; over all seeds gradients as they are have {other:.0f} there at 0.001.",
-        f"The limit on the cosine, {LIMIT}, has no source,",
+        f"The limit on the cosine, {LIMIT}, is an assumption, and not GAC's formula.",
     )
 
 
