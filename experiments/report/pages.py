@@ -40,7 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def pages() -> list[Path]:
     """Returns the README and the pages of `docs/`."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    written = (page for page in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in page.parts)
+    return [ROOT / "README.md", *written]
 
 
 def differences() -> dict[Path, str]:

@@ -11,6 +11,8 @@ from tests.experiments.csv_rows import rows
 RESULTS = pages.ROOT / "experiments" / "results"
 SMALL = RESULTS / "small"
 HOPPER = "Hopper-v4"
+#: Pages of results.
+STELLARIS, DEPLOYMENTS, MAP = (f"docs/results/{page}.md" for page in ("stellaris", "deployments", "stellaris-map"))
 
 
 def missing(page, *sentences):

@@ -10,8 +10,9 @@ from experiments.report.tables import TABLES
 
 #: The pages whose tables of results are all written from the committed files.
 WRITTEN = [
-    pages.ROOT / page
-    for page in ("README.md", *(f"docs/{name}.md" for name in ("results", "systems", "lab-lag", "traces")))
+    pages.ROOT / "README.md",
+    *(pages.ROOT / "docs" / f"{name}.md" for name in ("results", "replay", "systems", "traces")),
+    *sorted((pages.ROOT / "docs" / "results").glob("*.md")),
 ]
 
 

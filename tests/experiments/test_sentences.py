@@ -13,9 +13,11 @@ from experiments.report.tables import TABLES
 from experiments.toolkit import output
 from experiments.toolkit.statistics import Estimate, estimate
 from tests.experiments.committed import (
+    DEPLOYMENTS,
     HOPPER,
     RESULTS,
     SMALL,
+    STELLARIS,
     at,
     by_variant,
     finals,
@@ -118,7 +120,7 @@ def test_where_a_factor_comes_from():
     runs = by_variant(SMALL / "stellaris-why")
     alone = {name: shown(why[f"{name}, 0 s"]["return, equal time"]) for name in runs if f"{name}, 0 s" in why}
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"the demo has {shown(demo['return, equal time'])} times the return of its baseline at the end of the run, "
         f"{middle(demo['by evaluation'])} by evaluation.",
         f"its return has {shown(demo['mean until then'])} times the mean over the run, and interpolated at 20, 40, 60 "
@@ -158,7 +160,7 @@ def test_tuned_systems():
     }
     assert (reach["stellaris"], reach["synchronous"], reach["MinionsRL-Max"]) == ("4 of 5", "4 of 5", "5 of 5")
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"After as many steps Stellaris has {returns} times the return of synchronous PPO and MinionsRL-Max together.",
         f"by use, {100 * cost['stellaris'] / cost['synchronous']:.0f} % of its cost.",
         f"costs {100 * (1 - cost['MinionsRL-Max'] / cost['stellaris']):.0f} % less than Stellaris. Up to the demo's "
@@ -180,7 +182,7 @@ def test_the_parts_of_stellaris():
         assert ratio.low < 1 < ratio.high
     assert round(float(seconds["no aggregation"]) / float(seconds["Stellaris"])) == 2
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"at a staleness of {stale['no aggregation']} instead of {stale['Stellaris']}: Stellaris has {grouped:.2f} "
         "times the return, in half of the time,",
         f"Four learners that share a GPU take {seconds['Stellaris']} s, one alone {seconds['one learner']} s",
@@ -201,7 +203,7 @@ def test_aggregators():
     others = [of for name, of in curves.items() if name != "Stellaris"]
     assert min(estimate(curves["Stellaris"] / of).low for of in others) > 1
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"the synchronous aggregator, without staleness, has {ends['synchronous']:.0f}, and Stellaris' own, at a "
         f"staleness of 2.5, has {ends['Stellaris']:.0f}.",
         f"on arrival, at a staleness of 8, have {min(arriving):.0f} to {max(arriving):.0f}.",
@@ -221,7 +223,7 @@ def test_sensitivity():
     assert {name for name, ratio in ratios.items() if ratio.high < 1} == {"rho = 1", "v = inf"}
     assert not [name for name, ratio in ratios.items() if ratio.low > 1]
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"d of 0.8, 0.9 and 0.99 gives {of['d = 0.8']}, {of['d = 0.9']} and {of['d = 0.99']}; rho of 1, 1.2 and 4 "
         f"gives {of['rho = 1']}, {of['rho = 1.2']} and {of['rho = 4']}; v of 1, 2 and infinity gives {of['v = 1']}, "
         f"{of['v = 2']} and {of['v = inf']}, against {of['d = 1, rho = 2, v = 3']}.",
@@ -251,7 +253,7 @@ def test_when_the_ratios_hold_with_tuned_settings():
     places, idle = (f"{use[name]:.2f}" for name in list(of)[-2:])
     pooled = TABLES["claims"]().rows[0][2]
     assert not missing(
-        "docs/results.md",
+        DEPLOYMENTS,
         f"against which the default's ratio is {pooled.split(' ')[0]}.",
         f"if they take four times as long, {first[updates]}, if a step of the environment takes a quarter as long, "
         f"{first[step]}, or a gradient, {first[gradient]}.",
@@ -276,7 +278,7 @@ def test_when_the_ratios_hold():
         if name.startswith("PAR-RL")
     ]
     assert not missing(
-        "docs/results.md",
+        DEPLOYMENTS,
         f"Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times the return:",
         f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
         f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
@@ -295,7 +297,7 @@ def test_scaling():
         [middle(of[f"{name}, actors {n}"], ".0f") for n in (16, 256, 1024)] for name in ("stellaris", "synchronous")
     )
     assert not missing(
-        "docs/results.md",
+        DEPLOYMENTS,
         f"Stellaris makes {speed['stellaris, actors 1024']} steps per second, only seven times as many as with one "
         f"({speed['stellaris, actors 1']})",
         f"Synchronous PPO, which computes half as many, makes {speed['synchronous, actors 1024']}.",
@@ -324,7 +326,7 @@ def test_par_rl():
         for seed, run in own.items()
     ]
     assert not missing(
-        "docs/results.md",
+        DEPLOYMENTS,
         f"Stellaris has a return of {shown(of['stellaris']['return'], '.0f')} and PAR-RL of "
         f"{shown(of['PAR-RL']['return'], '.0f')}.",
         f"At equal time Stellaris has {shown(ratio['return'])} times the return of PAR-RL, at "
@@ -348,7 +350,7 @@ def test_qbert():
         if (row["system"], float(row["steps"])) == ("synchronous", 8192)
     ]
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"reaches {first[2]}, {first[1]} and {first[0]} for seeds 2, 1 and 0 after 200,000 steps",
         f"that of the episodes of the first 8,192 steps is {begun[2]}, {begun[1]} and {begun[0]}.",
         f"reaches {low}, {between} and {high}, for {costs[1]} USD by use against the synchronous system's {costs[0]},",
@@ -360,7 +362,7 @@ def test_lag():
     cartpole, acrobot, breakout = (ran.count(task) for task in ("CartPole", "Acrobot-v1", "Breakout-MinAtar"))
     assert cartpole == acrobot
     assert not missing(
-        "docs/results.md",
+        "docs/results/lab-lag.md",
         f"{len(ran):,} runs, {cartpole:,} each on CartPole and Acrobot, {breakout:,} on MinAtar's Breakout;",
     )
 
@@ -457,7 +459,7 @@ def test_two_more_games():
     costs = [f"{float(row['cost_pay_per_use']):.3f}" for row in (own, other)]
     times = [f"{float(row['virtual_seconds']):.0f}" for row in (own, other)]
     assert not missing(
-        "docs/results.md",
+        STELLARIS,
         f"episodes is {ends[0]:.2f}, {ends[1]:.2f} and {ends[2]:.2f} for seeds 0, 1 and 2,",
         f"first 8,192 steps {begins[0]:.2f}, {begins[1]:.2f} and {begins[2]:.2f}.",
         f"they are {float(last[gravitar]['final_return']):.2f} and {first[gravitar]:.2f} (one of the",

@@ -7,7 +7,7 @@ import pytest
 from tests.experiments.committed import RESULTS, missing
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/results.md"
+PAGE = "docs/results/lab-corrections.md"
 STUDY = RESULTS / "lab-corrections"
 TASKS = CARTPOLE, ACROBOT, BREAKOUT = "CartPole", "Acrobot-v1", "Breakout-MinAtar"
 AGAIN = "PPO, rerun"

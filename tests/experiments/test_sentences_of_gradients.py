@@ -11,7 +11,7 @@ from experiments.figures.lab.surface import floor_of
 from tests.experiments.committed import RESULTS, missing
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/results.md"
+PAGE = "docs/results/lab-gradients.md"
 STUDY = RESULTS / "lab-gradients"
 CARTPOLE, ACROBOT = TASKS = "CartPole", "Acrobot-v1"
 OLD, LIMITED, GROUPS = "as it is", "limited alignment", "averaged groups"

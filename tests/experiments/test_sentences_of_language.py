@@ -12,7 +12,7 @@ from experiments.figures.lab.stability import NEITHER
 from tests.experiments.committed import RESULTS, missing
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/results.md"
+PAGE = "docs/results/lab-language.md"
 OWN = RESULTS / "lab-language"
 NONE = "no correction"
 
@@ -46,7 +46,7 @@ def test_the_runs():
         f"`border` repeats {10 * len(both)} runs of `lags`, in {len(both)} cells of ten seeds: "
         f"the mean outcomes of both differ by {apart:.3f}, and the intervals overlap in {overlap}.",
     )
-    assert not missing("docs/lab-language-study.md", "on an NVIDIA H100 at commit c7ebff8")
+    assert not missing("docs/registrations/lab-language.md", "on an NVIDIA H100 at commit c7ebff8")
 
 
 def test_the_border_of_stability():

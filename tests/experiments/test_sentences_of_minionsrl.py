@@ -15,7 +15,7 @@ from stellaris.scheduling.learned import observed, policy_for
 from tests.experiments.committed import RESULTS, middle, missing, shown
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/minionsrl-results.md"
+PAGE = "docs/results/minionsrl.md"
 STUDY, SMALL = RESULTS / "minionsrl-ceiling", RESULTS / "small"
 TESTBEDS = AUTHORS, TUNED = "authors", "tuned"
 #: The way to train in which neighbouring numbers share logits.

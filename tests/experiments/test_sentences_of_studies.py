@@ -12,9 +12,12 @@ from experiments.report import claims, recorded
 from experiments.report.tables import TABLES
 from experiments.toolkit.statistics import estimate
 from tests.experiments.committed import (
+    DEPLOYMENTS,
     HOPPER,
+    MAP,
     RESULTS,
     SMALL,
+    STELLARIS,
     by_variant,
     middle,
     missing,
@@ -28,7 +31,6 @@ from tests.experiments.committed import (
 )
 from tests.experiments.csv_rows import rows
 
-PAGE = "docs/results.md"
 #: The columns of the map's table of answers.
 KAPPAS = (0.25, 1.0, 4.0, 16.0)
 
@@ -60,7 +62,7 @@ def test_at_equal_time():
     end, until = ({name: shown(row[column]) for name, row in of.items()} for column in ("ratio", "ratio of means"))
     own, with_impact = "stellaris", "stellaris, IMPACT"
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"No. It has {end[own]} times the return at the end, and in the mean over the 60 s {until[own]} times,",
         f"With IMPACT's loss it is level within wide intervals: {end[with_impact]} and {until[with_impact]}.",
         f"No, it is behind: {behind(own, one_learner)}, and {behind(with_impact, one_learner)} with IMPACT's loss.",
@@ -92,7 +94,7 @@ def test_at_equal_time_where_nothing_was_tuned():
     steps = float(mid(runs["IMPACT"], "steps", ".0f")) / float(mid(runs["synchronous"], "steps", ".0f"))
     spent = mid(runs[with_impact], "cost_pay_per_use", ".3f")
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"with {end[own]} times the return of synchronous PPO and {beside(own, one_learner)} times that of one PPO",
         f"it has {end[with_impact]} and {beside(with_impact, one_learner)} times.",
         f"{end[one_learner]} times with one PPO learner, and {end['IMPACT']} times with IMPACT, "
@@ -124,7 +126,7 @@ def test_at_equal_time_on_walker2d():
         return f"{estimate(_of_the_same_seed(runs, name, one_learner)):.2f}"
 
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"Stellaris is behind on every seed, with {end[own]} times the return of synchronous PPO and {beside(own)} "
         "times that of one PPO learner;",
         f"with IMPACT's loss it has {end[with_impact]} and {beside(with_impact)} times.",
@@ -150,7 +152,7 @@ def test_at_equal_time_on_humanoid():
     ranked = sorted(runs, key=lambda name: -float(mid(runs[name], "final_return", ".1f")))
     assert ranked == ["IMPACT", one_learner, "synchronous", "asynchronous actors", with_impact, own]
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"the return of the first 8,192 steps at most is {estimate(firsts).middle:.0f}, and the demo's target is 1,000",
         f"Stellaris is behind synchronous PPO on every seed, with {end[own]} times its return, and "
         f"{end[with_impact]} times with IMPACT's loss;",
@@ -203,7 +205,7 @@ def test_the_demos_ladder():
     end = mid(runs["baseline"], "virtual_seconds", ".0f")
     costs = [float(middle(row["virtual time"])) for name, row in why.items() if name in runs and "0 s" not in name]
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"Equal time means {end} s, when the baseline ends",
         f'("Serverless" computes the gradients of the row before, so its {shown(why["serverless"]["/ row before"])} is '
         "chance.)",
@@ -214,8 +216,10 @@ def test_the_demos_ladder():
     assert {middle(why[name]["by use"], ".1f") for name in ("serverless", "asynchrony", "cap", "weights")} == {"0.2"}
     short = mid(by_variant(SMALL / "stellaris-motivation")["stellaris"], "virtual_seconds", ".0f")
     at_the_end = middle(why["no waiting"]["return, equal time"])
-    assert not missing(PAGE, f"Stellaris', after {short} s; at the end of the baseline, after {end} s, the ratio is")
-    assert not missing(PAGE, f"after {end} s, the ratio is {at_the_end}.)")
+    assert not missing(
+        DEPLOYMENTS, f"Stellaris', after {short} s; at the end of the baseline, after {end} s, the ratio is"
+    )
+    assert not missing(DEPLOYMENTS, f"after {end} s, the ratio is {at_the_end}.)")
 
 
 def after(seconds):
@@ -239,7 +243,7 @@ def test_times_of_tuned_systems():
         for which in ("actor", "learner", "parameter")
     )
     assert not missing(
-        PAGE,
+        STELLARIS,
         f"on the four that reach it, after {after(until[0])}; synchronous PPO also reaches it on four, after "
         f"{after(until[1])}.",
         f"one alone {times['one learner']:.0f} s and {cost['one learner'] / cost['Stellaris']:.1f} times the cost",
@@ -251,7 +255,7 @@ def test_times_of_tuned_systems():
     )
     of = by_variant(SMALL / "stellaris-sensitivity")
     versions = [mid(of[name], "versions", ",.0f") for name in ("d = 0.8", "d = 1, rho = 2, v = 3")]
-    assert not missing(PAGE, f"makes {versions[0]} versions instead of {versions[1]} in the same time")
+    assert not missing(STELLARIS, f"makes {versions[0]} versions instead of {versions[1]} in the same time")
 
 
 def test_costs_of_scaling():
@@ -271,7 +275,7 @@ def test_costs_of_scaling():
     assert speed[0] < speed[1]
     assert [round(dear[0]), round(dear[1])] == [4, 19]
     assert not missing(
-        PAGE,
+        DEPLOYMENTS,
         f"A million steps cost Stellaris {same} USD by use for any number of actors.",
         f"between {reserved['64']:.2f} USD, with 64 actors, and {reserved['1']:.1f}, with one,",
         f"and they cost {reserved['1024']:.1f}.",
@@ -283,13 +287,13 @@ def test_costs_of_scaling():
 def test_returns_against_par_rl():
     of = by_variant(SMALL / "stellaris-hpc")
     steps = float(of["PAR-RL"][0]["steps"])
-    assert not missing(PAGE, f"with small batches has {claims.tuned(HOPPER, steps):,.0f} after as many steps)")
+    assert not missing(DEPLOYMENTS, f"with small batches has {claims.tuned(HOPPER, steps):,.0f} after as many steps)")
 
 
 def test_calibration():
     (qbert,) = (row for row in TABLES["calibration"]().rows if row[0] == "Qbert-v5")
     assert round(1 / float(qbert[-1])) == 30
-    assert not missing(PAGE, "one core without a GPU takes thirty times as long.")
+    assert not missing(DEPLOYMENTS, "one core without a GPU takes thirty times as long.")
 
 
 def test_qberts_times():
@@ -298,7 +302,7 @@ def test_qberts_times():
         f"{np.median([float(run['virtual_seconds']) for run in groups[name]]):.0f}"
         for name in ("stellaris", "synchronous")
     )
-    assert not missing(PAGE, f"and in {own} virtual seconds against {other}.")
+    assert not missing(STELLARIS, f"and in {own} virtual seconds against {other}.")
 
 
 # ---- the map, and learning from trajectories -------------------------------------------------------------------------
@@ -342,7 +346,7 @@ def test_where_asynchronous_learners_win():
     }
     assert machines["Acrobot"] < 1
     assert not missing(
-        PAGE,
+        MAP,
         f"ahead {four[0]} to {four[1]} times at κ = 4. At κ = 16 it is ahead nearly 6 times on CartPole and "
         f"{acrobot[0]} to {acrobot[1]} times on Acrobot,",
         f"{split[0]} to {split[1]} times at κ = 4, variation 1.",
@@ -371,7 +375,7 @@ def test_how_many_learners(kappas, task, learners):
     found = [n for kappa in kappas for _, n in on_the_map("time", 0, actors="sampling on", kappa=kappa, **task)]
     assert [min(found), max(found)] == learners
     said = "one or two up to κ = 1, and four to eight at κ = 4. At κ = 16, the tasks differ: 16 on CartPole, four on"
-    assert not missing(PAGE, said)
+    assert not missing(MAP, said)
 
 
 def test_rounds_wait_for_the_slowest():
@@ -382,7 +386,7 @@ def test_rounds_wait_for_the_slowest():
     }
     assert speed["0.0"] / speed["1.0"] == pytest.approx(3, abs=0.05)
     said = "up to three times as long as without variation"
-    assert not missing(PAGE, said)
+    assert not missing(MAP, said)
     assert not missing("docs/architectures.md", said)
 
 
@@ -394,7 +398,7 @@ def test_one_learner_is_enough_below_one():
                 ratios[float(row["learners"]) >= 16].append(float(row["asynchronous actors, one learner"]))
     assert max(ratios[False]) < 1.3
     assert max(ratios[True]) < 1
-    assert not missing(PAGE, "is ahead of it by less than 1.3", "with 16 or more it is behind")
+    assert not missing(MAP, "is ahead of it by less than 1.3", "with 16 or more it is behind")
 
 
 def test_many_learners_need_more_steps():
@@ -402,7 +406,7 @@ def test_many_learners_need_more_steps():
     steps = [1 / float(row["eta"]) for row in of]
     below = sum(float(row["eta_high"]) < 1 for row in of)
     assert not missing(
-        PAGE,
+        MAP,
         f"{min(steps):.1f} to {max(steps):.1f} times as many steps on CartPole ({below} of {len(of)} intervals exclude "
         "1)",
     )
@@ -420,7 +424,9 @@ def test_speeds_against_the_expectations():
         )
     )
     assert not missing(
-        "docs/map.md", f"{rounds:.1f} for the testbed in rounds at κ = 4", f"and {shared:.1f} and {own:.1f} for"
+        "docs/registrations/stellaris-map.md",
+        f"{rounds:.1f} for the testbed in rounds at κ = 4",
+        f"and {shared:.1f} and {own:.1f} for",
     )
 
 
@@ -434,7 +440,7 @@ def test_trajectories():
     assert falls == [1, 1, 1]
     without = np.divide(*([of[name, "mean", seed][-1] for seed in "012"] for name in ("transformer", "cloning")))
     assert not missing(
-        PAGE,
+        "docs/replay.md",
         f"beats behaviour cloning on each of three seeds, {min(ratios):.1f} to {max(ratios):.1f} times.",
         f"up to {min(best):,.0f} to {max(best):,.0f}. Without noise",
         f"the transformer is {min(without):.1f} to {max(without):.1f} times ahead.",
@@ -477,7 +483,7 @@ def test_lags_that_methods_tolerate(method, task, said):
         if (row["task"], row["rate"]) == (task, "best")
     }
     sentence = said.format(half=float(of[method]["half"]), free=of[method]["free"], again=of["PPO, rerun"]["free"])
-    assert not missing(PAGE, sentence) or not missing("docs/corrections.md", sentence)
+    assert not missing("docs/results/lab-lag.md", sentence) or not missing("docs/corrections.md", sentence)
 
 
 def test_the_map_on_the_event_loop():
@@ -518,7 +524,7 @@ def test_the_map_on_the_event_loop():
         f"where CartPole and Acrobot foretold {min(foretold)} to {max(foretold)}, with intervals that include it."
     )
     assert not missing(
-        PAGE,
+        MAP,
         f"Stellaris is {float(ratios[2]):.1f} to {float(found[0][5].split(' ')[0]):.1f} times as",
         f"to be slower and is faster, {found[3][5].replace(' (', ' times (')}.",
         f"where actors sample on ({min(etas[:3])} to {max(etas[:3])}).",
@@ -681,7 +687,7 @@ def test_the_registered_outcome_of_the_map(monkeypatch):
     _, registered = outcomes.efficiency(learning)
     changes = [abs(own["eta"] - other["eta"]) for own, other in zip(now, registered, strict=True)]
     assert not missing(
-        "docs/map.md",
+        "docs/registrations/stellaris-map.md",
         f"η changes by {max(changes):.2f} at most and by {statistics.median(changes):.2f} in the median of the "
         f"{len(changes)} deployments;",
     )

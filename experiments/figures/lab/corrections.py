@@ -1,7 +1,7 @@
 """Every correction at every imposed lag: more methods, other patterns of lag, and the border of stability.
 
-The questions, the settings and the criteria for an answer were written down in docs/lab-corrections.md before the first
-run. Seven methods at constant lags are the runs of `lab-lag`, which has the same settings.
+The questions, the settings and the criteria for an answer were written down in docs/registrations/lab-corrections.md
+before the first run. Seven methods at constant lags are the runs of `lab-lag`, which has the same settings.
 """
 
 import argparse

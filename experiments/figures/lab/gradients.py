@@ -1,7 +1,7 @@
 """Corrections, weights and groups of gradients of an imposed age, at equal mean step size, on two control tasks.
 
-The questions, the settings and the criteria for an answer were written down in docs/lab-gradients.md before the first
-run.
+The questions, the settings and the criteria for an answer were written down in docs/registrations/lab-gradients.md
+before the first run.
 """
 
 import argparse

@@ -1,6 +1,7 @@
 """Return against an imposed lag of the data, for seven corrections, five learning rates and three environments.
 
-The questions, the settings and the criteria for an answer were written down in docs/lab-lag.md before the first run.
+The questions, the settings and the criteria for an answer were written down in docs/registrations/lab-lag.md before
+the first run.
 """
 
 import argparse

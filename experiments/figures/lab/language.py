@@ -1,7 +1,7 @@
 """Which correction at which lag on a language task: twelve methods, patterns of lag, stability, AReaL's dip.
 
-The questions, the settings and the criteria for an answer were written down in docs/lab-language-study.md before the
-first run.
+The questions, the settings and the criteria for an answer were written down in docs/registrations/lab-language.md
+before the first run.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Hopper on six deployments of the map, on the event loop: does the map foretell who reaches a return first?
 
-Registered before the runs, in docs/map.md. The deployments are those for which the map, computed with CartPole and
-Acrobot, says most and least.
+Registered before the runs, in docs/registrations/stellaris-map.md. The deployments are those for which the map,
+computed with CartPole and Acrobot, says most and least.
 """
 
 from collections.abc import Mapping, Sequence

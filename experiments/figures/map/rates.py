@@ -1,6 +1,6 @@
 """Hopper on six deployments of the map: the runs, and the choice of a learning rate for each, on seeds of its own.
 
-Registered in docs/map.md. A run ends when it reaches a return of 200, or after 36 batches.
+Registered in docs/registrations/stellaris-map.md. A run ends when it reaches a return of 200, or after 36 batches.
 """
 
 from collections.abc import Mapping, Sequence

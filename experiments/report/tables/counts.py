@@ -11,50 +11,62 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
         ("small/stellaris-why", "small/stellaris-motivation"),
         "`stellaris-why`, `stellaris-motivation`",
-        "[where a factor of 2.2 comes from](#where-a-factor-of-22-comes-from)",
+        "[where a factor of 2.2 comes from](results/stellaris.md#where-a-factor-of-22-comes-from)",
     ),
     (
         ("small/stellaris-training", "small/stellaris-cost"),
         "`stellaris-training`, `stellaris-cost` on Hopper-v4 and Walker2d-v4",
-        "[training curves and their cost](#training-and-cost)",
+        "[training curves and their cost](results/stellaris.md#training-and-cost)",
     ),
     (
         ("small/stellaris-ablation", "small/stellaris-challenges", "small/stellaris-latency"),
         "`stellaris-ablation`, `stellaris-challenges`, `stellaris-latency`",
-        "[the parts of Stellaris](#the-parts-of-stellaris)",
+        "[the parts of Stellaris](results/stellaris.md#the-parts-of-stellaris)",
     ),
     (
         ("small/stellaris-aggregators",),
         "`stellaris-aggregators`",
-        "[aggregators against each other](#aggregators-against-each-other)",
+        "[aggregators against each other](results/stellaris.md#aggregators-against-each-other)",
     ),
-    (("small/stellaris-sensitivity",), "`stellaris-sensitivity`", "[sensitivity to d, rho and v](#sensitivity)"),
-    (("small/stellaris-sweeps",), "`stellaris-sweeps`", "[when the ratios hold](#when-the-ratios-hold)"),
+    (
+        ("small/stellaris-sensitivity",),
+        "`stellaris-sensitivity`",
+        "[sensitivity to d, rho and v](results/stellaris.md#sensitivity)",
+    ),
+    (
+        ("small/stellaris-sweeps",),
+        "`stellaris-sweeps`",
+        "[when the ratios hold](results/deployments.md#when-the-ratios-hold)",
+    ),
     (
         ("small/stellaris-demo-sweeps", "small/stellaris-hpc-sweeps"),
         "`stellaris-demo-sweeps`, `stellaris-hpc-sweeps`",
-        "[when the ratios hold](#when-the-ratios-hold)",
+        "[when the ratios hold](results/deployments.md#when-the-ratios-hold)",
     ),
     (
         ("small/stellaris-scaling",),
         "`stellaris-scaling`",
-        "[from one function to a thousand](#from-one-function-to-a-thousand)",
+        "[from one function to a thousand](results/deployments.md#from-one-function-to-a-thousand)",
     ),
     (
         minionsrl.TRAINING,
         "`minionsrl-training` on CartPole-v1, Hopper-v4 and HalfCheetah-v4",
-        "[MinionsRL](minionsrl-results.md#on-the-event-loop-with-both-learners)",
+        "[MinionsRL](results/minionsrl.md#on-the-event-loop-with-both-learners)",
     ),
     (
         tuple(f"small/minionsrl-{name}" for name in ("motivation", "latency", "scaling")),
         "`minionsrl-motivation`, `-latency`, `-scaling`",
-        "[MinionsRL](minionsrl-results.md#the-papers-other-figures)",
+        "[MinionsRL](results/minionsrl.md#the-papers-other-figures)",
     ),
-    (("small/stellaris-calibration",), "`stellaris-calibration`", "[bodies on this machine](#bodies-on-this-machine)"),
+    (
+        ("small/stellaris-calibration",),
+        "`stellaris-calibration`",
+        "[bodies on this machine](results/deployments.md#bodies-on-this-machine)",
+    ),
     (
         ("small/stellaris-hpc", "small/stellaris-hpc-tuning"),
         "`stellaris-hpc`, `stellaris-hpc-tuning`",
-        "[PAR-RL](#against-par-rl-with-960-cores-and-16-gpus)",
+        "[PAR-RL](results/deployments.md#against-par-rl-with-960-cores-and-16-gpus)",
     ),
     (
         ("hopper",),
@@ -64,12 +76,12 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
         ("qbert",),
         "`stellaris-training --env Qbert-v5 --steps 200000 --seeds 3`, synchronous and Stellaris",
-        "[Qbert](#qbert)",
+        "[Qbert](results/stellaris.md#qbert)",
     ),
     (
         ("atari",),
         "the same on SpaceInvaders-v5 and Gravitar-v5",
-        "[SpaceInvaders and Gravitar](#spaceinvaders-and-gravitar)",
+        "[SpaceInvaders and Gravitar](results/stellaris.md#spaceinvaders-and-gravitar)",
     ),
     (
         ("small/tuning-steps",),
@@ -84,12 +96,12 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
         tuple(f"small/stellaris-equal-time{of}" for of in ("", "/HalfCheetah-v4", "/Walker2d-v4", "/Humanoid-v4")),
         "`stellaris-equal-time` on Hopper-v4, HalfCheetah-v4, Walker2d-v4 and Humanoid-v4",
-        "[at equal time](#at-equal-time)",
+        "[at equal time](results/stellaris.md#at-equal-time)",
     ),
     (
         ("small/stellaris-map-rates", "small/stellaris-map-hopper"),
         "`stellaris-map-rates`, `stellaris-map-hopper`",
-        "[the map on the event loop](#on-the-event-loop)",
+        "[the map on the event loop](results/stellaris-map.md#on-the-event-loop)",
     ),
 )
 
@@ -98,22 +110,24 @@ def ran() -> Table:
     """Returns the number of runs by study, and its subject."""
     lines = [(names, f"{count(studies):,}", subject) for studies, names, subject in _STUDIES]
     seeds = {row["seed"] for row in rows("gear/played.csv")}
-    lines.append(("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](#learning-from-trajectories)"))
-    lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](#return-against-lag)"))
+    lines.append(
+        ("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](replay.md#learning-from-trajectories)")
+    )
+    lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](results/lab-lag.md)"))
     tasks = ("CartPole", "Acrobot-v1", "Breakout-MinAtar")
     parts = ("lags", "patterns", "border")
     several = sum(len(rows(f"lab-corrections/{part}_{task}.csv.gz")) for part in parts for task in tasks)
-    where = "[every correction at every lag](#every-correction-at-every-lag)"
+    where = "[every correction at every lag](results/lab-corrections.md)"
     lines.append(("`lab-corrections`", f"{several:,}", where))
-    where = "[corrections on a language task](#corrections-on-a-language-task)"
+    where = "[corrections on a language task](results/lab-language.md)"
     language = sum(len(rows(f"lab-language/{part}.csv")) for part in (*parts, "dip"))
     lines.append(("`lab-language`", f"{language:,}", where))
     aged = sum(len(rows(f"lab-gradients/runs_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))
-    where = "[gradient lag](#gradient-lag-aggregators-compensations-and-weights)"
+    where = "[gradient lag](results/lab-gradients.md)"
     lines.append(("`lab-gradients`", f"{aged:,}", where))
     learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
-    where = "[where asynchronous learners win](#where-asynchronous-learners-win)"
+    where = "[where asynchronous learners win](results/stellaris-map.md)"
     lines.append(("`stellaris-map`", f"{learned:,}, and {dry:,} dry runs", where))
     return Table(("study", "runs", "subject"), lines, left=("subject",))
 
