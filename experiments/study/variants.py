@@ -70,14 +70,12 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
         plots.bars(bars, colours, out / f"{name}_{environment}", title=caption)
         for setting, of in groups.items():
-            middles = [
-                estimate(column(of, figure)).middle
-                for figure in ("virtual_seconds", "gradients", "versions", "staleness_mean")
-            ]
-            bills = [estimate(column(of, bill)).middle for bill in ("cost_demo", "cost_pay_per_use")]
-            figures = [f"{middle:,.4g}" for middle in middles] + [f"{bill:.4f}" for bill in bills]
+            figures = [_middle(of, figure) for figure in ("virtual_seconds", "gradients", "versions", "staleness_mean")]
+            bills = [_middle(of, bill, ".4f") for bill in ("cost_demo", "cost_pay_per_use")]
             means = estimate([one.mean_return for one in of])
-            rows.append((environment, setting, str(estimate(bars[setting])), str(means), str(len(of)), *figures))
+            rows.append(
+                (environment, setting, str(estimate(bars[setting])), str(means), str(len(of)), *figures, *bills)
+            )
     headings = (
         "environment",
         "variant",
@@ -90,6 +88,12 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
         "staleness",
     )
     tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
+
+
+def _middle(of: Sequence[Finished], name: str, spec: str = ",.4g") -> str:
+    """Returns the centre of one number of the runs that have it, such as staleness; blank if no run has it."""
+    values = [float(result.summary[name]) for result in of if result.summary[name] is not None]
+    return format(estimate(values).middle, spec) if values else ""
 
 
 def styled(one: Finished, name: str, colour: str, line: Any) -> Finished:

@@ -3,6 +3,7 @@
 import itertools
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from experiments.figures.stellaris import (
     sweeps,
     why,
 )
+from experiments.study import variants
 from experiments.tasks import presets, testbed
 from stellaris._core.describe import describe, differences
 from stellaris.runtime.costs import prices
@@ -72,6 +74,13 @@ def test_the_way_from_the_baseline_to_the_demo():
     assert gradients == [10, *[40] * 8]
     grouped, weighted = (describe(rows[name].system.aggregator) for name in ("no waiting", "weights"))
     assert [name for name, _, _ in differences(grouped, weighted)] == ["smoothness"]
+
+
+def test_a_number_that_no_run_has_is_blank():
+    """Not 0, which would read as fresh gradients; runs that have it count alone."""
+    none, two, four = (SimpleNamespace(summary={"staleness_mean": value}) for value in (None, 2.0, 4.0))
+    shown = [variants._middle(of, "staleness_mean") for of in ([none, none], [none, two], [two, none, four])]
+    assert shown == ["", "2", "3"]
 
 
 def test_one_learner_has_a_gpu_to_itself():
