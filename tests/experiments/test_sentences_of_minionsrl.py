@@ -9,7 +9,7 @@ import pytest
 
 from experiments.figures.minionsrl import ways
 from experiments.figures.minionsrl.training import papers_table
-from experiments.tasks import minionsrl
+from experiments.tasks import minionsrl, presets
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed, policy_for
 from tests.experiments.committed import RESULTS, middle, missing, shown
@@ -312,6 +312,33 @@ def test_half_cheetah_on_the_event_loop() -> None:
         "there time is traded for cost,",
         f"within its budget in {learned['reached']} runs, with {learned['mean actors']} actors on average; 16 actors "
         f"in every round do so in {within['16']} of 5, and 32 in {within['32']} of 5. (The budget, {budget:.3f} USD,",
+    )
+
+
+def test_what_two_cores_do_not_afford() -> None:
+    of = {(row["environment"], row["body"]): row for row in rows(SMALL / "stellaris-calibration" / "table.csv")}
+
+    def seconds(environment: str, fragment: int) -> float:
+        """Of a round with the authors' learner: all samples, and 30 gradients on all of them."""
+        samples, minibatch = minionsrl.ACTORS * fragment, presets.tuned(environment).contenders[0].system.algorithm
+        sampling = float(of[environment, "actor: a fragment of 256 steps"]["median, ms"]) / 256
+        gradient = float(of[environment, "learner: a gradient"]["median, ms"]) / minibatch.minibatch_size
+        return samples * (sampling + minionsrl.GRADIENTS * gradient) / 1000
+
+    atari = seconds("Qbert-v5", minionsrl.PAPERS_FRAGMENT_ATARI)
+    humanoid = seconds("Humanoid-v4", minionsrl.PAPERS_FRAGMENT)
+    assert round(200_000 / 6_144 * atari / 3600) == 2
+    assert humanoid < 60
+    assert round(6_400_000 / 65_536 * humanoid / 3600, 1) == 1.5
+    assert presets.TARGETS["Humanoid-v4"] == 1000
+    best = max(
+        float(row["return"].split(" ")[0].replace(",", ""))
+        for row in rows(SMALL / "stellaris-equal-time" / "Humanoid-v4" / "table.csv")
+    )
+    assert not missing(
+        PAGE,
+        f"which is {atari / 60:.1f} minutes of a core at the",
+        f"has more than {best:.0f} there; the 6.4 million steps",
     )
 
 
