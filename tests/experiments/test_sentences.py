@@ -254,7 +254,7 @@ def test_when_the_ratios_hold_with_tuned_settings():
     pooled = TABLES["claims"]().rows[0][2]
     assert not missing(
         DEPLOYMENTS,
-        f"against which the default's ratio is {pooled.split(' ')[0]}.",
+        f"the default's ratio is {pooled.split(' ')[0]}.",
         f"if they take four times as long, {first[updates]}, if a step of the environment takes a quarter as long, "
         f"{first[step]}, or a gradient, {first[gradient]}.",
         f"if a gradient's time is proportional to its samples, {first[slow]}:",

@@ -277,7 +277,7 @@ def test_hopper_on_the_event_loop() -> None:
         f"{table[name][0]} of Max's time for {table[name][1]} of its cost, with {named[name]['mean actors']} actors on "
         "average, and all of five runs within the budget.",
         f"after {len(episodes)} runs of Hopper that cost {sum(float(row['cost']) for row in episodes):.2f} USD",
-        f"lowered the mean of its decisions from {means[0]} to {means[1]}",
+        f"lowered its mean number of actors from {means[0]} to {means[1]}",
         f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}.",
         f"in {named[before]['reached']} runs as it is, at {table[before][0]} and {table[before][1]} in these",
     )
@@ -331,13 +331,13 @@ def test_what_two_cores_do_not_afford() -> None:
     assert humanoid < 60
     assert round(6_400_000 / 65_536 * humanoid / 3600, 1) == 1.5
     assert presets.TARGETS["Humanoid-v4"] == 1000
-    best = max(
-        float(row["return"].split(" ")[0].replace(",", ""))
-        for row in rows(SMALL / "stellaris-equal-time" / "Humanoid-v4" / "table.csv")
-    )
+    home = SMALL / "stellaris-equal-time" / "Humanoid-v4"
+    best = max(float(row["return"].split(" ")[0].replace(",", "")) for row in rows(home / "table.csv"))
+    steps = [float(row["steps"]) for row in rows(home / "runs.csv")]
     assert not missing(
         PAGE,
         f"which is {atari / 60:.1f} minutes of a core at the",
+        f"after 60 virtual seconds, {min(steps) / 1000:.0f},000 to {max(steps) / 1000:.0f},000 steps,",
         f"has more than {best:.0f} there; the 6.4 million steps",
     )
 

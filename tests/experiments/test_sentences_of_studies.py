@@ -74,6 +74,12 @@ def test_at_equal_time():
     assert not missing("README.md", f"it has {short[0]} the return of synchronous PPO, and {short[1]} that of")
     ranked = sorted(runs, key=lambda name: -float(mid(runs[name], "final_return", ".1f")))
     assert ranked == [one_learner, "IMPACT", "synchronous", with_impact, own, "asynchronous actors"]
+    tuned = {row[0]: float(middle(row[2].replace(",", ""))) for row in TABLES["tuned-for-equal-time"]().rows}
+    assert tuned["Stellaris, IMPACT"] < tuned["Stellaris, PPO"]
+    share = tuned["Stellaris, PPO"] / tuned["synchronous PPO"]
+    assert not missing(
+        STELLARIS, f"[tuning](../systems.md#tuned-for-equal-time), {share:.2f}, and, unlike there, more with"
+    )
 
 
 def test_at_equal_time_where_nothing_was_tuned():
@@ -412,7 +418,7 @@ def test_many_learners_need_more_steps():
     assert not missing(
         MAP,
         f"{min(steps):.1f} to {max(steps):.1f} times as many steps on CartPole ({below} of {len(of)} intervals exclude "
-        "1)",
+        "1; the table has those at κ = 8)",
     )
     assert not missing("docs/architectures.md", f"need {min(steps):.1f} to {max(steps):.1f} times as many steps")
 

@@ -31,7 +31,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
         ("small/stellaris-sensitivity",),
         "`stellaris-sensitivity`",
-        "[sensitivity to d, rho and v](results/stellaris.md#sensitivity)",
+        "[sensitivity to threshold, cap and weights](results/stellaris.md#sensitivity)",
     ),
     (
         ("small/stellaris-sweeps",),
