@@ -39,7 +39,11 @@ class JaxEnvironment(Protocol):
         """Starts an episode; returns the state and the first observation."""
 
     def step(self, state: Tree, action: jax.Array, key: jax.Array) -> Transition:
-        """Steps an episode that has not ended."""
+        """Steps an episode that has not ended.
+
+        The action is the environment's: discrete ones count from `spec.start`; continuous ones are within `spec.low`
+        and `spec.high`, where given, and have `spec.action_shape` if it is given, otherwise `[spec.actions]`.
+        """
 
 
 class Slot(NamedTuple):
@@ -47,7 +51,7 @@ class Slot(NamedTuple):
 
     state: Tree
     observation: Tree
-    key: jax.Array  #: the key with which the environment was started.
+    key: jax.Array  #: the key from which the keys of the steps follow.
     steps: jax.Array  #: int32: steps since the start, including steps that only reset.
     ended: jax.Array  #: bool: whether the next step only resets.
     episode_return: jax.Array  #: float32: return of the running episode.
@@ -84,13 +88,15 @@ def _check(env: JaxEnvironment) -> None:
         raise TypeError(f"{name}.reset returned {begun}: expected (state, observation)")
     state, observation = begun
     _check_observation(f"{name}.reset", observation, spec)
-    action = jax.eval_shape(lambda: jnp.int32(0) if spec.discrete else jnp.zeros(spec.actions))
+    action = jax.eval_shape(lambda: _converted(jnp.int32(0) if spec.discrete else jnp.zeros(spec.actions), spec))
     moved = jax.eval_shape(env.step, state, action, key)
     if not isinstance(moved, Transition):
         raise TypeError(f"{name}.step returned {moved}: expected a Transition")
     _check_observation(f"{name}.step", moved.observation, spec)
-    if _shapes(moved.state) != _shapes(state):
-        raise TypeError(f"{name}.step returned the state {moved.state}: reset has {state}")
+    # Slots keep the types of `reset`: a state that `step` makes a float would be rounded to an integer again.
+    for part, before, after in (("state", state, moved.state), ("observation", observation, moved.observation)):
+        if _shapes(after) != _shapes(before) or _types(after) != _types(before):
+            raise TypeError(f"{name}.step returned the {part} {after}: reset has {before}")
 
 
 def _check_observation(where: str, observation: Tree, spec: EnvSpec) -> None:
@@ -102,6 +108,20 @@ def _shapes(tree: Tree) -> tuple[Any, list[tuple[int, ...]]]:
     return jax.tree.structure(tree), [leaf.shape for leaf in jax.tree.leaves(tree)]
 
 
+def _types(tree: Tree) -> list[Any]:
+    return [leaf.dtype for leaf in jax.tree.leaves(tree)]
+
+
+def _converted(action: jax.Array, spec: EnvSpec) -> jax.Array:
+    """Converts a policy's action to the environment's."""
+    if spec.discrete:
+        return action + spec.start if spec.start else action
+    if spec.low or spec.high:
+        low, high = (jnp.array(bound, action.dtype) if bound else None for bound in (spec.low, spec.high))
+        action = jnp.clip(action, low, high)
+    return action.reshape(spec.action_shape) if spec.action_shape else action
+
+
 def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
     """Starts an environment with random numbers that are determined by `seed` and `number`.
 
@@ -110,17 +130,19 @@ def start(env: JaxEnvironment, seed: Any, number: Any) -> Slot:
       seed: an integer scalar, different for every slot.
       number: any integer scalar, different for every start.
     """
-    key = jax.random.fold_in(jax.random.key(seed), number)
-    state, observation = env.reset(key)
+    # Steps have keys of another parent than the parts into which `reset` may split its key: with JAX's default,
+    # `fold_in(key, i)` is `split(key)[i]`, so that the first step would repeat the numbers of the reset.
+    of_reset, of_steps = jax.random.split(jax.random.fold_in(jax.random.key(seed), number))
+    state, observation = env.reset(of_reset)
     zero = jnp.int32(0)
-    return Slot(state, observation, key, zero, jnp.bool_(False), jnp.float32(0), zero)
+    return Slot(state, observation, of_steps, zero, jnp.bool_(False), jnp.float32(0), zero)
 
 
 def advance(env: JaxEnvironment, slot: Slot, action: jax.Array) -> tuple[Slot, Stepped]:
     """Steps an environment, or resets it if its episode has ended."""
     key = jax.random.fold_in(slot.key, slot.steps)
     fresh_state, fresh_observation = env.reset(key)
-    moved = env.step(slot.state, action, key)
+    moved = env.step(slot.state, _converted(action, env.spec), key)
     valid = ~slot.ended
 
     def choose(new: Tree, fresh: Tree) -> Tree:

@@ -83,13 +83,14 @@ class Point:
     state: int = 1
     result: Any = jax_env.Transition
     sizes: Any = ()
+    begun: Any = jnp.float32
 
     @property
     def spec(self):
         return envs.EnvSpec("Point", jax.ShapeDtypeStruct((2,), jnp.float32), actions=2, discrete=True)
 
     def reset(self, key):
-        return jnp.zeros(1), jnp.zeros(self.first)
+        return jnp.zeros(1, self.begun), jnp.zeros(self.first)
 
     def step(self, state, action, key):
         return self.result(
@@ -103,6 +104,7 @@ class Point:
         (Point(first=3), r"Point\.reset returned the observation .*\(3,\).*: spec has .*\(2,\)"),
         (Point(later=1), r"Point\.step returned the observation .*\(1,\).*: spec has .*\(2,\)"),
         (Point(state=2), r"Point\.step returned the state .*\(2,\).*: reset has .*\(1,\)"),
+        (Point(begun=jnp.int32), r"Point\.step returned the state .*float32.*: reset has .*int32"),
         (Point(result=lambda *parts: parts), r"Point\.step returned .*: expected a Transition"),
         (Point(sizes=np.zeros(2)), r"environment=Point.* cannot be hashed: make it a frozen dataclass"),
         (Point, r"environment=.*Point.* is not written in JAX: pass an instance, Point\(\)"),
@@ -112,3 +114,47 @@ def test_an_environment_does_what_its_spec_says(environment, message):
     envs.as_jax(Point())
     with pytest.raises(TypeError, match=message):
         envs.as_jax(environment)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An environment that pays its action, without its shape, and the difference of two random numbers."""
+
+    spec: envs.EnvSpec
+
+    def reset(self, key):
+        drawn, _ = jax.random.split(key)
+        return jax.random.uniform(drawn), jnp.zeros(1)
+
+    def step(self, state, action, key):
+        observation = jnp.ravel(jax.random.uniform(key) - state)
+        no = jnp.bool_(False)
+        return jax_env.Transition(state, observation, jnp.sum(action) + 100.0 * action.ndim, no, no)
+
+
+ONE = jax.ShapeDtypeStruct((1,), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("spec", "action", "reward"),
+    [
+        (envs.EnvSpec("own", ONE, 2, False, low=(-1.0, 0.0), high=(1.0, 3.0)), [[5.0, -2.0]], 101.0),  # 1 + 0
+        (envs.EnvSpec("own", ONE, 2, False, high=(1.0, 3.0)), [[5.0, -2.0]], 99.0),  # 1 - 2
+        (envs.EnvSpec("own", ONE, 4, False, action_shape=(2, 2)), [[1.0, 2.0, 3.0, 4.0]], 210.0),
+        (envs.EnvSpec("own", ONE, 2, True, start=10), [1], 11.0),
+    ],
+)
+def test_actions_are_converted_to_the_environments(spec, action, reward):
+    """As for Gymnasium's environments: clipped to the bounds, in the shape, and counted from the start."""
+    env = envs.make(Shown(spec), slots=1)
+    env.reset(np.array([0]))
+    assert env.step(np.array([0]), np.array(action)).reward.tolist() == [reward]
+
+
+def test_the_first_step_does_not_repeat_the_numbers_of_the_reset():
+    """Even if the reset splits its key, whose parts JAX derives as it derives keys of steps."""
+    slots = np.arange(50)
+    env = envs.make(Shown(envs.EnvSpec("own", ONE, 2, True)), slots=50)
+    env.reset(slots)
+    for _ in range(3):
+        assert np.abs(env.step(slots, np.zeros(50, int)).observation).min() > 0
