@@ -15,6 +15,16 @@ from stellaris.systems.workload import Workload
 from stellaris.types import NDArray, Tree
 
 
+def _hashed(seed: int, number: int) -> int:
+    """Returns the seed of slot 0 at a run's `number`-th restart, or at its start (0).
+
+    Slot i has the seed of slot 0 plus i. If slot 0 had the run's seed, actor i of a run would play the episodes of
+    actor i + 1 of the run with the seed before, so that runs of consecutive seeds would not be independent. The seed
+    has 30 bits, because the seeds of some environments, which slots are added to, are signed 32-bit integers.
+    """
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 2)
+
+
 class Environments:
     """A vector environment that can be restarted, and that may make its environments when they are first needed.
 
@@ -33,6 +43,9 @@ class Environments:
     ) -> None:
         self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._seed = seed
+        # In an environment written in JAX each episode follows from a number that the run's key gives, here and in the
+        # lab, so slots may have the run's seed. Other environments draw all episodes from the slot's seed.
+        self._first_seed = seed if envs.is_jax(workload.environment) else _hashed(seed, 0)
         self._lock = threading.Lock()
         # The list has the first slot of each block, and the end of the last block. Spare environments have blocks of
         # their own, so that the other blocks do not depend on their number.
@@ -40,12 +53,13 @@ class Environments:
         self._starts = [*first, *(slots + start for start in _doubling(spare)), slots + spare]
         self._blocks: dict[int, VectorEnv] = {}
         self._closed = False
-        self._seed_now = seed
+        self._seed_now = self._first_seed
         self.spec = self._block(0).spec
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns the state from which another process makes the environments, one in each block."""
-        return {"_new": self._new, "_seed": self._seed, "spec": self.spec, "_slots": self._starts[-1]}
+        kept = {name: self.__dict__[name] for name in ("_new", "_seed", "_first_seed", "spec")}
+        return {**kept, "_slots": self._starts[-1]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -54,7 +68,7 @@ class Environments:
         self._starts = list(range(self.__dict__.pop("_slots") + 1))
         self._blocks = {}
         self._closed = False
-        self._seed_now = self._seed
+        self._seed_now = self._first_seed
 
     def restart(self, number: int) -> None:
         """Closes the environments and makes new ones, for the `number`-th time (from 1)."""
@@ -62,8 +76,7 @@ class Environments:
         self._blocks = {}
         self._closed = False
         # The seed follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted run.
-        # It is shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
-        self._seed_now = int(np.random.SeedSequence([self._seed, number]).generate_state(1)[0] >> 1)
+        self._seed_now = _hashed(self._seed, number)
         self._block(0)
 
     def reset(self, slots: NDArray) -> Tree:
@@ -94,7 +107,7 @@ class Environments:
             block.close()
 
     def _block(self, number: int) -> VectorEnv:
-        """Returns a block of environments, made at its first use; slot `i` has seed `seed + i`, in any block."""
+        """Returns a block of environments, made at its first use; slot `i` has slot 0's seed + i, in any block."""
         with self._lock:  # bodies may step environments in several threads
             if number not in self._blocks:
                 if self._closed:

@@ -67,3 +67,10 @@ def test_spare_environments_follow_the_others(grows: bool) -> None:
         np.testing.assert_array_equal(spared.reset(np.array(slots, np.int32)), everything[slots])
     with pytest.raises(IndexError, match="was made with slots=7"):
         spared.reset(np.array([7], np.int32))
+
+
+def test_runs_of_consecutive_seeds_have_different_episodes() -> None:
+    """Otherwise the actors of a run would play the episodes of their neighbours in the next run."""
+    runs = [made(seed).reset(SLOTS) for seed in range(3)]
+    starts = {tuple(row) for run in runs for row in run.tolist()}
+    assert len(starts) == 9
