@@ -393,6 +393,12 @@ class _Record:
                     f"{self._policy.spec.name}: observations have shape {x.shape}: expected {column.shape[1:]}"
                 )
             np.copyto(column[t], x, casting="same_kind")
+            # 32 bits are recorded: larger integers would wrap.
+            if x.dtype.kind in "iu" and not np.can_cast(x.dtype, column.dtype) and (column[t] != x).any():
+                raise ValueError(
+                    f"{self._policy.spec.name}: an observation has numbers of {x.dtype} up to {np.abs(x).max()}: "
+                    f"{column.dtype} cannot hold them; scale them, or subtract an offset, in the environment"
+                )
 
         jax.tree.map(copy, self.observation, observation)
 

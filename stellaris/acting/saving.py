@@ -44,6 +44,7 @@ def save_policy(
     Raises:
       ModuleNotFoundError: without safetensors; the message names the extra.
       TypeError: if the description is not plain data.
+      ValueError: if two arrays have the same name, because a key contains "/".
     """
     with needs("save_policy"):
         from safetensors.numpy import save_file
@@ -113,7 +114,12 @@ def description_of(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 def _named(version: Any) -> dict[str, Any]:
     """Returns the leaves of a version by their places in it."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(version)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
+    named = [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+    places = dict(named)
+    if len(places) < len(named):
+        twice = next(name for name in places if sum(name == one for one, _ in named) > 1)
+        raise ValueError(f"two arrays have the place {twice!r}: keys of dictionaries must not contain '/'")
+    return places
 
 
 def _filled(policy: Policy, arrays: Mapping[str, Any], path: str) -> PolicyVersion:

@@ -1,5 +1,6 @@
 """Acting, on real environments."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import chex
@@ -7,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris.acting.envs import EnvSpec, make
+from stellaris.acting.envs import EnvSpec, Step, make
 from stellaris.acting.normalisation import Normaliser
 from stellaris.acting.policies import ActorCritic, Policy, PolicyVersion
 from stellaris.acting.rollout import Actors, ActorState, fragment_bytes, start
@@ -275,6 +276,35 @@ def test_the_size_that_is_declared(normalise):
     for fragment in fragments:
         leaves = jax.tree.leaves((fragment.trajectory, fragment.statistics))
         assert sum(leaf.nbytes for leaf in leaves) == fragment_bytes(policy, 20)
+
+
+class Counter:
+    """A vector environment that shows a counter of 64 bits."""
+
+    spec = EnvSpec("Counter-v0", np.zeros(2, np.int64), 2, True)
+
+    def __init__(self, first):
+        self.count = first
+
+    def reset(self, slots):
+        return np.full((len(slots), 2), self.count)
+
+    def step(self, slots, action):
+        self.count += 1
+        n = len(slots)
+        return Step(np.full((n, 2), self.count), np.ones(n, np.float32), np.zeros(n, bool), np.zeros(n, bool))
+
+
+def test_integers_beyond_32_bits_are_refused():
+    """Recorded in 32 bits they would wrap, and a network would see negative numbers."""
+    for first, fits in ((2**31 - 3, True), (2**31 - 2, False)):
+        env = Counter(first)
+        policy = ActorCritic(hidden=(4,))(env.spec)
+        version = Versioned(0, PolicyVersion(policy.init(jax.random.key(0)), policy.statistics().normaliser()))
+        with (
+            nullcontext() if fits else pytest.raises(ValueError, match=r"Counter-v0: .* int64 up to 2147483648: int32")
+        ):
+            Actors(policy, env, 2).rollout([version], [0], [start(env, 0)], jax.random.split(jax.random.key(0), 1))
 
 
 class Stretched:

@@ -72,3 +72,11 @@ def test_a_description_is_plain_data(tmp_path):
     with pytest.raises(TypeError):
         save_policy(tmp_path / "policy.safetensors", made()[1], {"policy": object()})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_arrays_of_one_name(tmp_path):
+    """One of them would be lost."""
+    twice = PolicyVersion({"a/b": np.zeros(1), "a": {"b": np.ones(1)}}, ())
+    with pytest.raises(ValueError, match=r"two arrays have the place 'params/a/b': keys .* must not contain '/'"):
+        save_policy(tmp_path / "policy", twice)
+    assert not (tmp_path / "policy").exists()
