@@ -190,7 +190,8 @@ class _FullyAsynchronous(Queueing):
         self._plain("drop_from")
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        return self._too_stale(state, clock) < state.count
+        # A full queue of stale gradients takes no further one: the next pop drops them.
+        return (self._too_stale(state, clock) < state.count) | (state.count == state.capacity)
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         dropped = self._too_stale(state, clock)
@@ -217,7 +218,8 @@ def fully_asynchronous(*, capacity: int, drop_from: Int[Array, ""] | int | None 
         nothing. A dropped gradient does not make a new version.
 
     Returns:
-      An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients.
+      An `Aggregator`; it admits every learner. `Update.dropped` counts the dropped gradients. A full queue is ready
+      even if all of its gradients are too stale; the pop then drops them, and applies none (`Update.count` is 0).
 
     Raises:
       TypeError: if `drop_from` is not a whole number.

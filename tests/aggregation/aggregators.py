@@ -139,14 +139,15 @@ class StaleSynchronous(FullyAsynchronous):
 
 
 class Dropping(FullyAsynchronous):
-    """Those from a staleness on leave the queue when a fresher one is popped, or when there is none."""
+    """Those from a staleness on leave the queue when a fresher one is popped, or when there is none; or it is full."""
 
     def __init__(self, drop_from, capacity):
         super().__init__(capacity)
         self.drop_from = drop_from
 
     def ready(self, clock, round):
-        return any(clock - version < self.drop_from for _, version in self.items)
+        fresh = any(clock - version < self.drop_from for _, version in self.items)
+        return fresh or len(self.items) == self.capacity
 
     def pop(self, clock, round):
         while self.items and clock - self.items[0][1] >= self.drop_from:

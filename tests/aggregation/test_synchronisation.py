@@ -129,7 +129,7 @@ def test_dropping_by_hand():
     state = aggregator.init(LIKE)
     for number, version in ((1, 2), (2, 0), (3, 3), (4, 1)):
         state = aggregator.push(state, gradient(number), version, learner=0)
-    assert [bool(aggregator.ready(state, clock, 0)) for clock in (3, 5, 6)] == [True, True, False]
+    assert [bool(aggregator.ready(state, clock, 0)) for clock in (3, 5, 6)] == [True, True, True]  # at 6: it is full
     update, state = aggregator.pop(state, 5, 0)  # staleness 3 and 5, then 2
     close(update.gradient, gradient(3))
     assert (int(update.dropped), int(update.count), float(update.scale)) == (2, 1, 1.0)
