@@ -42,7 +42,7 @@ class LagReport(NamedTuple):
     weight_sum: Float[Array, "lags"]  #: sum of the importance ratios.
     weight_square_sum: Float[Array, "lags"]  #: sum of the squared importance ratios.
 
-    # The properties call only methods that NumPy arrays also have, so a report on the host stays on the host.
+    # The properties use only what NumPy arrays and PyTorch's tensors also have, so a report stays where it is.
 
     @property
     def kl(self) -> Float[Array, "lags"]:
@@ -62,7 +62,7 @@ class LagReport(NamedTuple):
     @property
     def effective_sample_size(self) -> Float[Array, "lags"]:
         """`(sum w)^2 / sum w^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
-        no_sample = (self.weight_square_sum == 0).astype(self.weight_square_sum.dtype)
+        no_sample = _in_type_of(self.weight_square_sum, self.weight_square_sum == 0)
         return self.weight_sum * self.weight_sum / (self.weight_square_sum + no_sample)
 
     @property
@@ -110,7 +110,7 @@ def lag_report(
       A `LagReport` of arrays `[lags]`. Gradients flow through the divergence only.
 
     Raises:
-      TypeError: if `log_ratio` holds integers.
+      TypeError: if `log_ratio` holds integers, or `lag` does not.
       ValueError: if the shapes differ, a lag is beyond int32, or `lags` is below 1.
 
     Source:
@@ -126,10 +126,11 @@ def lag_report(
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", lag=lag, valid=valid, clipped=clipped, truncated=truncated)
     valid = checks.mask(valid, log_ratio)
+    checks.integers(lag=lag)
     checks.int32(lag=lag)
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1: pass the number of lags to distinguish")
-    bucket = jnp.clip(lag, 0, lags - 1).astype(jnp.int32).ravel()
+    bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1).ravel()
     # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     # No gradient flows where a ratio saturates in the given dtype, because the gradient of the float32 ratio may be
@@ -161,6 +162,18 @@ def _sums(samples: jax.Array, bucket: jax.Array, lags: int, block: int = 4096) -
     return jnp.sum(sums.reshape(blocks, lags, samples.shape[1]), axis=0)
 
 
+def _in_type_of(numbers: Array, x: Any) -> Array:
+    """Converts an array to another's type; in PyTorch too, whose tensors lack `astype`."""
+    converted: Array = x.astype(numbers.dtype) if hasattr(x, "astype") else x.to(numbers.dtype)
+    return converted
+
+
+def _exp(x: Any) -> Array:
+    """The exponential of an array, or of a tensor of PyTorch, which JAX does not accept."""
+    exponential: Array = x.exp() if hasattr(x, "exp") else jnp.exp(x)
+    return exponential
+
+
 class RatioReport(NamedTuple):
     """The distribution of importance ratios `r = pi / mu`, and how far the policies are apart; see `ratio_report`.
 
@@ -187,22 +200,23 @@ class RatioReport(NamedTuple):
     @property
     def quantiles(self) -> Float[Array, "quantiles"]:
         """Quantiles of the ratios; infinite where a log-ratio exceeds 88, in float32."""
-        return jnp.exp(self.log_quantiles)
+        return _exp(self.log_quantiles)
 
     @property
     def effective_sample_size(self) -> Float[Array, ""]:
         """`(sum r)^2 / sum r^2`: the equivalent number of samples of equal weight, between 1 and `count`."""
-        return self.effective_sample_fraction * self.count
+        return self.effective_sample_fraction * _in_type_of(self.effective_sample_fraction, self.count)
 
     @property
     def chi_squared(self) -> Float[Array, ""]:
         """Mean of `r^2` minus 1: the divergence `chi^2(pi || mu)`."""
-        return self.weight_std * self.weight_std + self.weight_mean * self.weight_mean - (self.count > 0)
+        present = _in_type_of(self.weight_mean, self.count > 0)
+        return self.weight_std * self.weight_std + self.weight_mean * self.weight_mean - present
 
     @property
     def perplexity_ratio(self) -> Float[Array, ""]:
         """`exp(k1)`: of tokens, their perplexity under `pi` divided by that under `mu`."""
-        return jnp.exp(self.k1)
+        return _exp(self.k1)
 
 
 def ratio_report(

@@ -95,8 +95,8 @@ DEFECTS = (
     ),
     Defect(
         "stellaris/diagnostics.py",
-        "bucket = jnp.clip(lag, 0, lags - 1).astype(jnp.int32).ravel()",
-        "bucket = jnp.clip(lag, 0, lags).astype(jnp.int32).ravel()",
+        "bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1).ravel()",
+        "bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags).ravel()",
     ),
     Defect(
         "stellaris/diagnostics.py",

@@ -144,6 +144,52 @@ def test_lags_of_few_bits():
     assert lag_report(lag, jnp.zeros(10_000), valid=jnp.ones(10_000), lags=3).count.tolist() == [3334.0, 3333.0, 3333.0]
 
 
+def test_more_lags_than_their_type_counts():
+    report = lag_report(jnp.array([0, 3, 100], jnp.int8), jnp.zeros(3), valid=jnp.ones(3, bool), lags=200)
+    assert np.flatnonzero(report.count).tolist() == [0, 3, 100]
+
+
+class Tensor:
+    """An array with the methods of PyTorch's tensors, which lack `astype`, and which JAX does not accept."""
+
+    def __init__(self, x):
+        self.x = np.asarray(x)
+
+    dtype = property(lambda self: self.x.dtype)
+
+    def to(self, dtype):
+        return Tensor(self.x.astype(dtype))
+
+    def exp(self):
+        return Tensor(np.exp(self.x))
+
+    def clip(self, min):
+        return Tensor(self.x.clip(min=min))
+
+
+def _apply(name):
+    def method(self, other):
+        return Tensor(getattr(self.x, name)(other.x if isinstance(other, Tensor) else other))
+
+    return method
+
+
+for _name in ("__add__", "__sub__", "__mul__", "__truediv__", "__pow__", "__eq__", "__gt__"):
+    setattr(Tensor, _name, _apply(_name))
+
+
+def test_properties_of_reports_of_tensors(unchecked):
+    """They have the values of the arrays': in PyTorch the fields of a report are tensors."""
+    lag, log_ratio = jnp.array([0, 1, 1], jnp.int32), jnp.log(jnp.array([0.5, 1.5, 2.0]))
+    for report in (lag_report(lag, log_ratio, valid=jnp.ones(3, bool), lags=3), ratio_report(log_ratio)):
+        tensors = type(report)(*map(Tensor, report))
+        properties = [name for name, of in vars(type(report)).items() if isinstance(of, property)]
+        for name in properties:
+            close(getattr(tensors, name).x, getattr(report, name), 1e-6)
+        with jax.numpy_dtype_promotion("strict"):
+            assert all(jnp.isfinite(getattr(report, name)).all() for name in properties)
+
+
 def test_reports_are_strict_in_float64():
     """Their own integers have the width of the lags, not of Python's."""
     lag, log_ratio = jnp.array([0, 1], jnp.int32), jnp.array([0.0, 0.5])
