@@ -99,7 +99,9 @@ def _compound(value: Any, of: Any) -> Any:
     if isinstance(value, type):
         return _name(value)
     if dataclasses.is_dataclass(value):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.repr}
+        # A field that is neither shown nor compared is a cache.
+        kept = [field.name for field in dataclasses.fields(value) if field.repr or field.compare]
+        fields = {name: getattr(value, name) for name in kept}
         return {"type": type(value).__name__, **{name: of(item) for name, item in fields.items()}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
@@ -117,9 +119,20 @@ def _compound(value: Any, of: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         wrapped = getattr(value, "__wrapped__", None)  # set by `jax.jit` and `functools.cache`
         return of(wrapped) if isinstance(wrapped, types.FunctionType) else _name(value)
-    if hasattr(value, "__dict__") and _ADDRESS.search(repr(value)):
-        return {"type": _name(type(value)), **of(vars(value))}
+    if _ADDRESS.search(repr(value)) and (attributes := _attributes(value)):
+        return {"type": _name(type(value)), **of(attributes)}
     return _ADDRESS.sub("", repr(value))
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Returns an object's attributes, in its dictionary and in the slots of its classes."""
+    slots = [name for cls in type(value).__mro__ for name in _named_slots(cls) if hasattr(value, name)]
+    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+
+
+def _named_slots(cls: type) -> Sequence[str]:
+    slots = vars(cls).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
 def _function(function: types.FunctionType, of: Any) -> Any:

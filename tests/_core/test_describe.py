@@ -25,12 +25,24 @@ class _Inner:
 @dataclass(frozen=True)
 class _Outer:
     inner: _Inner = _Inner()
-    cache: Any = field(default=None, repr=False)
+    cache: Any = field(default=None, repr=False, compare=False)
 
 
 class _Plain:
     def __init__(self, x: int) -> None:
         self.x = x
+
+
+class _Slots:
+    __slots__ = ("x",)
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    x: int = field(repr=False)
 
 
 def _scaled(factor: float) -> Any:
@@ -113,6 +125,8 @@ def test_what_acts_alike_is_described_alike() -> None:
         (functools.partial(optax.adam, 1e-3), functools.partial(optax.adam, 1e-2), ["args[0]"]),
         (np.zeros(100), np.ones(100), ["sha256"]),
         (_Plain(1), _Plain(2), ["x"]),
+        (_Slots(1), _Slots(2), ["x"]),
+        (_Hidden(1), _Hidden(2), ["x"]),
     ],
 )
 def test_what_differs_is_named(one: Any, other: Any, where: list[str]) -> None:
