@@ -89,15 +89,17 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
             plots.bars(bars, colours, out / f"swept_{environment}", title=caption)
         for name, of in groups.items():
             returns = estimate(variants.column(of, "final_return")), estimate([one.mean_return for one in of])
-            spent = [estimate(variants.column(of, figure)).middle for figure in _SPENT.values()]
-            rows.append((environment, name, *map(str, returns), str(len(of)), *(f"{x:,.4g}" for x in spent)))
+            spent = [variants.middle(of, figure) for figure in _SPENT.values()]
+            rows.append((environment, name, *map(str, returns), str(len(of)), *spent))
     headings = ("environment", "variant", "return", "mean over the run", "seeds", *_SPENT)
     tidy.show(results[0].cell.contender.name, headings, rows, out, console)
 
 
 def _copy_policies(results: Sequence[Finished], folder: Path) -> None:
-    """Copies the runs' policies; a run that an earlier study has done is reused, and has kept none."""
+    """Replaces the policies in a folder by the runs' own; a run that an earlier study has done has kept none."""
     folder.mkdir(exist_ok=True)
+    for earlier in folder.glob("*.safetensors"):
+        earlier.unlink()
     for result in results:
         cell = result.cell
         name = "_".join(

@@ -26,7 +26,7 @@ from experiments.study import runs
 from experiments.study.retiming import retime
 from experiments.tasks.presets import Contender
 from experiments.toolkit import output
-from experiments.toolkit.provenance import code_version
+from experiments.toolkit.provenance import code_version, provenance, versions
 from experiments.toolkit.shell import reason
 from stellaris._core.describe import describe, digest
 from stellaris.acting import save_policy
@@ -112,8 +112,8 @@ class Cell:
 
     @functools.cached_property
     def key(self) -> str:
-        """The cell's name in the cache, a digest of its settings and of the library's code."""
-        return digest({"code": code_version(), **self.settings()})
+        """The cell's name in the cache: a digest of its settings, the library's code, and the packages that compute."""
+        return digest({"code": code_version(), "packages": versions("jax", "jaxlib", "numpy"), **self.settings()})
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,12 @@ class Finished:
         if len(times) < 2:
             return float(returns[0]) if len(returns) else math.nan
         return float(np.trapezoid(returns, times) / (times[-1] - times[0]))
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Where the run was computed: not always here and now, because cells are kept and may be copied."""
+        recorded: Mapping[str, str] = json.loads((self.folder / _RECORD).read_text())["provenance"]
+        return recorded
 
     @property
     def trace(self) -> Trace:
@@ -321,6 +327,7 @@ def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:
             "label": cell.label,
             "key": cell.key,
             "code": code_version(),
+            "provenance": provenance(),
             "settings": cell.settings(),
             "summary": runs.summarise(outcome, cell.budget.target_return),
             "files": {name: _digest(folder / name) for name in _SEALED},

@@ -34,6 +34,11 @@ def at(one: Finished, column: str, seconds: float = math.inf) -> float:
     return float(np.interp(seconds, [row["seconds"] for row in known], [row[column] for row in known]))
 
 
+def paired(of: Sequence[Finished], baseline: Sequence[Finished]) -> bool:
+    """Whether two systems have a seed in common; an interrupted study may have run other seeds of each."""
+    return not {one.cell.seed for one in of}.isdisjoint(one.cell.seed for one in baseline)
+
+
 def ratios(of: Sequence[Finished], baseline: Sequence[Finished], column: str, seconds: float = math.inf) -> list[float]:
     """Returns ratios of a column to the baseline's, paired by seed, at an instant; by default at each run's end."""
     by_seed = {one.cell.seed: at(one, column, seconds) for one in baseline}
@@ -49,9 +54,12 @@ def means(of: Sequence[Finished], baseline: Sequence[Finished], column: str, sec
 def _mean(one: Finished, column: str, seconds: float) -> float:
     """Returns the mean over time of a column that is interpolated between its rows.
 
-    Before the first number, such as the return before the first episode has ended, the first number counts.
+    Before the first number, such as the return before the first episode has ended, the first number counts. It is NaN
+    if the history has no number.
     """
     known = [row for row in one.history if not math.isnan(row.get(column, math.nan))]
+    if not known:
+        return math.nan
     grid = np.linspace(0.0, seconds, 1_000)
     return float(np.interp(grid, [row["seconds"] for row in known], [row[column] for row in known]).mean())
 

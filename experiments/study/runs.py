@@ -154,7 +154,7 @@ def summarise(outcome: Outcome, target: float | None) -> dict[str, Any]:
     reached = [
         row["seconds"]
         for row in outcome.history
-        if (target and row["episodes"] >= outcome.budget.window and row["episode_return"] >= target)
+        if (target is not None and row["episodes"] >= outcome.budget.window and row["episode_return"] >= target)
         or row.get("evaluation_return", math.nan) >= evaluated
     ]
     return {

@@ -150,6 +150,6 @@ def _report(name: str, systems: tuple[str, str], results: Sequence[Finished], ou
 def _pairs(
     groups: Groups, systems: tuple[str, str], what: str
 ) -> dict[float, tuple[Sequence[Finished], Sequence[Finished]]]:
-    """Returns the runs of both systems by value of the swept assumption, if both have runs."""
+    """Returns the runs of both systems by value of the swept assumption, if both have a seed in common."""
     own, other = (curves.swept(groups, system, what) for system in systems)
-    return {value: (own[value], other[value]) for value in own if value in other}
+    return {value: (own[value], other[value]) for value in own if curves.paired(own[value], other.get(value, ()))}

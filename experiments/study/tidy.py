@@ -1,8 +1,9 @@
 """Writes the files of a study (its runs, their curves, its table and its provenance), and removes its old pictures."""
 
 import csv
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.study.cells import Finished
-from experiments.toolkit import output, provenance
+from experiments.toolkit import output
+from stellaris.runtime.files import atomic_write
 
 #: The most rows of a run's curve.
 _POINTS = 50
@@ -50,8 +52,14 @@ def write(results: Sequence[Finished], out: Path) -> None:
     output.write_rows(out / _RUNS, [{**_names(result), **figures(result)} for result in results])
     took = [{**_names(result), "wall_seconds": result.summary["wall_seconds"]} for result in results]
     output.write_rows(out / "wall_seconds.csv", took)
-    provenance.write(out / "provenance.json")
+    with atomic_write(out / "provenance.json") as file:
+        json.dump(_together([result.provenance for result in results]), file, indent=1)
     output.write_rows(out / "curves.csv", [{**_names(result), **row} for result in results for row in _thinned(result)])
+
+
+def _together(of: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Returns the provenance of several runs: each value once, in the order of the runs."""
+    return {name: "; ".join(dict.fromkeys(one[name] for one in of)) for name in of[0]}
 
 
 def _names(result: Finished) -> dict[str, Any]:

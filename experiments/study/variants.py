@@ -1,5 +1,6 @@
 """Studies that compare settings of one system on the same seeds."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -70,8 +71,8 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
         caption = plots.caption(environment, results[0].cell.budget.steps, seeds=max(map(len, groups.values())))
         plots.bars(bars, colours, out / f"{name}_{environment}", title=caption)
         for setting, of in groups.items():
-            figures = [_middle(of, figure) for figure in ("virtual_seconds", "gradients", "versions", "staleness_mean")]
-            bills = [_middle(of, bill, ".4f") for bill in ("cost_demo", "cost_pay_per_use")]
+            figures = [middle(of, figure) for figure in ("virtual_seconds", "gradients", "versions", "staleness_mean")]
+            bills = [middle(of, bill, ".4f") for bill in ("cost_demo", "cost_pay_per_use")]
             means = estimate([one.mean_return for one in of])
             rows.append(
                 (environment, setting, str(estimate(bars[setting])), str(means), str(len(of)), *figures, *bills)
@@ -90,7 +91,7 @@ def _report(name: str, results: Sequence[Finished], out: Path, console: Console)
     tidy.show(name, (*headings, "USD demo", "USD use"), rows, out, console)
 
 
-def _middle(of: Sequence[Finished], name: str, spec: str = ",.4g") -> str:
+def middle(of: Sequence[Finished], name: str, spec: str = ",.4g") -> str:
     """Returns the centre of one number of the runs that have it, such as staleness; blank if no run has it."""
     values = [float(result.summary[name]) for result in of if result.summary[name] is not None]
     return format(estimate(values).middle, spec) if values else ""
@@ -103,5 +104,5 @@ def styled(one: Finished, name: str, colour: str, line: Any) -> Finished:
 
 
 def column(of: Sequence[Finished], name: str) -> list[float]:
-    """Returns one number of each run's summary, 0 for None."""
-    return [float(result.summary[name] or 0.0) for result in of]
+    """Returns one number of each run's summary, NaN for None: a return without a finished episode is unknown."""
+    return [math.nan if result.summary[name] is None else float(result.summary[name]) for result in of]

@@ -96,7 +96,8 @@ class Display:
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        top = max((row["episode_return"] for run in self._runs for row in run.history), default=1.0)
+        returns = (row["episode_return"] for run in self._runs for row in run.history)
+        top = max(filter(math.isfinite, returns), default=1.0)  # NaN until an episode ends
         for run in self._runs[-6:]:
             last = run.history[-1] if run.history else None
             table.add_row(

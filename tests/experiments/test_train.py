@@ -23,6 +23,7 @@ def test_a_sweep_has_a_column_per_setting(tmp_path, capsys):
     assert [(row["algorithm.epochs"], row["seed"]) for row in found] == [("1", "0"), ("1", "1"), ("2", "0"), ("2", "1")]
     assert [row["gradients"] for row in found[1:3]] != [found[0]["gradients"]] * 2
     assert (tmp_path / "train" / "train_CartPole-v1.png").exists()
+    (tmp_path / "train" / "policies" / "of_an_earlier_command.safetensors").write_bytes(b"")
     assert command.main([*words, "--resume"]) == 0
     capsys.readouterr()
     assert command.main(["play", str(tmp_path / "train"), "--episodes", "2"]) == 0

@@ -113,8 +113,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for name, of in groups.items():
             columns = ("episode_return", "seconds", "cost_demo", "cost_pay_per_use")
             rows.append((environment, name, *(str(curves.last(of, column)) for column in columns)))
-        if {PAR_RL, STELLARIS} <= {*groups}:
-            pair = (groups[STELLARIS], groups[PAR_RL])
+        pair = (groups.get(STELLARIS, ()), groups.get(PAR_RL, ()))
+        if curves.paired(*pair):
             ratios = (
                 curves.at_equal_time(*pair),
                 *(curves.ratios(*pair, column) for column in ("seconds", "cost_demo", "cost_pay_per_use")),

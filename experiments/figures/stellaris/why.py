@@ -79,6 +79,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     for environment, groups, suffix in _ladders(results):
         if "baseline" not in groups:
             continue
+        groups = {name: of for name, of in groups.items() if curves.paired(of, groups["baseline"])}
         until = min(one.history[-1]["seconds"] for one in groups["baseline"])
         returns = {
             "return when the baseline ends\n/ baseline's": _ratios(groups, "episode_return", until),
@@ -101,7 +102,8 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         before = {name: groups[earlier] for earlier, name in itertools.pairwise(groups)}
         together = (*returns.values(), *spent.values())
         for name, of in groups.items():
-            step = str(estimate(curves.ratios(of, before[name], "episode_return"))) if name in before else ""
+            steps = curves.ratios(of, before[name], "episode_return") if name in before else []
+            step = str(estimate(steps)) if steps else ""
             rows.append((environment, name + suffix, step, *(str(estimate(ratios[name])) for ratios in together)))
     headings = ("environment", "with", "/ row before", "return, equal time", "mean until then", "by evaluation")
     tidy.show("ratios to the demo's baseline", (*headings, "equal steps", "virtual time", "by use"), rows, out, console)

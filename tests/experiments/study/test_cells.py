@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 
-from experiments.study import cells, runs
+from experiments.study import cells, runs, tidy
 from experiments.study.cells import Cell, Worker, finished
 from experiments.tasks import presets
 from experiments.toolkit import output
@@ -55,6 +55,30 @@ def test_a_key_is_of_the_code(monkeypatch):
     one = tiny().key
     monkeypatch.setattr(cells, "code_version", lambda: "another")
     assert tiny().key != one
+
+
+def test_a_key_is_of_the_packages(monkeypatch):
+    """Another version of JAX computes other numbers, which a resumed study must not mix in."""
+    one = tiny().key
+    monkeypatch.setattr(cells, "versions", lambda *names: dict.fromkeys(names, "another"))
+    assert tiny().key != one
+
+
+def test_a_study_says_where_its_runs_were_computed(tmp_path):
+    """Not where its tables are written: cells are kept and may be copied."""
+    found = []
+    for seed, commit in enumerate(("first", "second", "first")):
+        (tmp_path / str(seed)).mkdir()
+        (tmp_path / str(seed) / "cell.json").write_text(json.dumps({"provenance": {"commit": commit, "jax": "0.1"}}))
+        found.append(cells.Finished(tiny(seed), tmp_path / str(seed), (), {}))
+    assert tidy._together([one.provenance for one in found]) == {"commit": "first; second", "jax": "0.1"}
+
+
+def test_a_target_of_zero_is_a_target():
+    outcome = tiny().outcome()
+    row = {"steps": 64, "version": 1, "gradients": 4, "episodes": outcome.budget.window}
+    outcome.history += [{**row, "seconds": 1.0, "episode_return": -3.0}, {**row, "seconds": 2.0, "episode_return": 0.0}]
+    assert runs.summarise(outcome, 0.0)["seconds_to_target"] == 2.0
 
 
 @pytest.mark.parametrize(("target", "seconds"), [(None, 2.0), (40.0, 2.0), (25.0, 1.0), (math.inf, 2.0)])

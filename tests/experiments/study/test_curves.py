@@ -46,6 +46,19 @@ def test_a_mean_before_the_first_episode_has_ended():
     assert ratio == pytest.approx(2.0, rel=1e-3)
 
 
+def test_a_run_without_a_finished_episode_has_no_mean():
+    nothing = Finished(tiny(0), Path(), ({"seconds": 1.0, "episode_return": math.nan},), {})
+    (ratio,) = curves.means([nothing], [run(0, 10.0, 50.0)], "episode_return", 10.0)
+    assert math.isnan(ratio)
+
+
+def test_systems_without_a_seed_in_common_are_not_compared():
+    """An interrupted study may have run one seed of each."""
+    assert curves.paired([run(0, 1.0, 1.0), run(1, 1.0, 1.0)], [run(1, 1.0, 1.0)])
+    assert not curves.paired([run(0, 1.0, 1.0)], [run(1, 1.0, 1.0)])
+    assert not curves.paired([run(0, 1.0, 1.0)], [])
+
+
 def test_no_ratio_to_nothing():
     """Where the baseline's return is not positive, the ratio is not a number, and no error."""
     (ratio,) = curves.ratios([run(0, 10.0, 100.0)], [run(0, 10.0, 0.0)], "episode_return")

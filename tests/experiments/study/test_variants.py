@@ -79,7 +79,7 @@ def test_the_way_from_the_baseline_to_the_demo():
 def test_a_number_that_no_run_has_is_blank():
     """Not 0, which would read as fresh gradients; runs that have it count alone."""
     none, two, four = (SimpleNamespace(summary={"staleness_mean": value}) for value in (None, 2.0, 4.0))
-    shown = [variants._middle(of, "staleness_mean") for of in ([none, none], [none, two], [two, none, four])]
+    shown = [variants.middle(of, "staleness_mean") for of in ([none, none], [none, two], [two, none, four])]
     assert shown == ["", "2", "3"]
 
 

@@ -52,12 +52,14 @@ def test_a_short_curve(values, drawn):
     assert progress.curve(values, top=10.0) == drawn
 
 
-def shown(*, terminal, rounds):
+def shown(*, terminal, rounds, before=()):
     """What is printed during a run, and after it."""
     console = Console(file=io.StringIO(), force_terminal=terminal, width=150, height=40)
     going = run(Budget(seconds=10.0))
     with progress.Display(console) as display:
         display.begin(going)
+        for unknown in before:
+            going.add(row(0.5, unknown))
         for i in range(rounds):
             going.add(row(i + 1.0, 7.0 * i))
             display.row(going)
@@ -74,6 +76,12 @@ def test_lines_where_there_is_no_terminal():
     assert lines[-1].startswith("one seed 0 ")
     assert lines[-1].endswith("done")
     assert "staleness -" in lines[-1]
+
+
+def test_a_curve_from_the_first_episode_on():
+    """Until one has ended, the return is not a number."""
+    text = shown(terminal=True, rounds=5, before=[math.nan])
+    assert "▁▃▅▆█" in text
 
 
 def test_curves_on_a_terminal():
