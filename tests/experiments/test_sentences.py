@@ -443,6 +443,38 @@ def test_corrections_on_the_language_task():
     )
 
 
+def test_neighbouring_seeds():
+    """Their returns are not correlated: of n seeds in any order, the expected autocorrelation is -1/n."""
+    settings = {}
+    for path in sorted(RESULTS.rglob("runs.csv")):
+        for row in rows(path):
+            if row.get("system") and row.get("final_return"):
+                name = (path, row["environment"], row["system"], row["setting"])
+                settings.setdefault(name, {})[int(row["seed"])] = float(row["final_return"])
+    chosen = {}  # without settings that another study has as well
+    for (path, environment, *_), of in settings.items():
+        seeds, returns = sorted(of), np.array([of[seed] for seed in sorted(of)])
+        if len(seeds) >= 5 and seeds == [*range(seeds[0], seeds[0] + len(seeds))] and np.std(returns) > 0:
+            chosen.setdefault(tuple(returns), (path, environment, len(seeds)))
+
+    def correlation(order):
+        found = [np.array(returns)[order[group]] for returns, group in chosen.items()]
+        apart = [of - of.mean() for of in found]
+        return np.mean([(of[1:] * of[:-1]).sum() / (of * of).sum() + 1 / len(of) for of in apart])
+
+    sizes, rng = {group: group[2] for group in chosen.values()}, np.random.default_rng(0)
+    assert {min(sizes.values()), max(sizes.values())} == {5, 20}
+    # Settings of a study have the same seeds, which are shuffled together.
+    shuffled = [correlation({group: rng.permutation(n) for group, n in sizes.items()}) for _ in range(300)]
+    observed = correlation({group: np.arange(n) for group, n in sizes.items()})
+    assert not missing(
+        "docs/results.md",
+        f"In {sum(map(len, chosen)):,} of these runs, of {len(chosen)} systems and settings",
+        f"a correlation of {observed:.2f} beyond that of shuffled seeds, with a standard error of "
+        f"{np.std(shuffled):.2f}:",
+    )
+
+
 def test_two_more_games():
     """Which of them the baseline learns by the registered criterion, and what Stellaris has where it does."""
     first = {
