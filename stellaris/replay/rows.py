@@ -158,7 +158,7 @@ def check_write(
 def _write(
     table: Table, row: Any, columns: dict[str, Any], length: Any, weight: Any, version: Any, axis: str | None
 ) -> Table:
-    row = jnp.asarray(row)
+    row = tables.int32_rows(row)
     length, weight, version = (
         None if given is None else jnp.broadcast_to(jnp.asarray(given), row.shape)
         for given in (length, weight, version)
@@ -203,4 +203,4 @@ def _last_of_each(row: jax.Array, capacity: int) -> tuple[jax.Array, jax.Array, 
     last = jnp.concatenate([ordered[1:] != ordered[:-1], jnp.ones(1, bool)])
     place = jnp.where(last, ordered, capacity)
     first = jnp.argsort(place, stable=True)
-    return order[first], place[first].astype(jnp.int32), (place < capacity).sum()
+    return order[first], place[first], (place < capacity).sum()

@@ -306,13 +306,14 @@ def update_weights(
 
 @functools.partial(jax.jit, donate_argnums=0, static_argnums=3)
 def _update_weights(table: Table, index: Any, weight: Any, axis: str | None) -> Table:
+    index = int32_rows(index)
     if axis is not None:
         index = index - jax.lax.axis_index(axis) * table.capacity
     there = (index >= 0) & (index < table.size)
     # A row lies in one shard, so an index is bad only if no device has it.
     found = there if axis is None else jax.lax.psum(there.astype(jnp.int32), axis) > 0  # type: ignore[no-untyped-call]
     weight, bad_weight = sound(weight, there)
-    row = jnp.where(there, index, len(table.weights[0])).astype(jnp.int32)
+    row = jnp.where(there, index, len(table.weights[0]))
     weights = weight_tree.update(table.weights, row, weight)
     return table._replace(weights=weights, faults=table.faults | jnp.where(found.all(), 0, BAD_INDEX) | bad_weight)
 
@@ -411,6 +412,17 @@ def check_int32(**numbers: Any) -> None:
     for name, array in numbers.items():
         if not isinstance(array, jax.Array) and (lost := unfit(np.asarray(array), np.int32)).size:
             raise ValueError(f"{name} has {lost[0]}: expected a whole number that int32 can hold")
+
+
+def int32_rows(index: Any) -> Int[jax.Array, " k"]:
+    """Converts rows to int32, which can hold every row and the capacity. A row outside of int32 stays an invalid one.
+
+    Args:
+      index: `[k]` rows, of any dtype of whole numbers.
+    """
+    index = jnp.asarray(index)
+    given, most = jnp.iinfo(index.dtype), np.iinfo(np.int32).max  # type: ignore[no-untyped-call]
+    return jnp.clip(index, max(given.min, -1), min(given.max, most)).astype(jnp.int32)
 
 
 def unfit(values: NDArray, dtype: Any) -> NDArray:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from stellaris._core import checks
 from stellaris.replay.memory import run_where_stored
 from stellaris.replay.selection import Selection
-from stellaris.replay.table import Table, check_int32, unfit
+from stellaris.replay.table import Table, check_int32, int32_rows, unfit
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, at_least_float32
 
@@ -245,6 +245,7 @@ def return_to_go(
 
 def _place(table: Table, index: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
     """Whether each trajectory is in this shard, and its row there."""
+    index = int32_rows(index)
     if axis is None:
         return jnp.ones(index.shape, bool), index
     return index // table.capacity == jax.lax.axis_index(axis), index % table.capacity

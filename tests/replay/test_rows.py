@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.replay import check, init, insert, rows, trajectory, write
+from stellaris import replay
+from stellaris.replay import check, init, insert, rows, trajectory, update_weights, write
 from stellaris.replay.rows import _write
 
 LENGTH = 3
@@ -75,6 +76,39 @@ def test_faults(row, steps, length, weight, message):
         check(table)
     if row != 2:
         np.testing.assert_array_equal(table.columns["value"], filled().columns["value"])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16])
+def test_rows_in_a_narrow_dtype(dtype):
+    """Rows 7 and 9 are written although the dtype cannot hold the capacity, and row 120 is a fault."""
+    table = insert(init({"reward": SCALAR}, capacity=65536, length=1), {"reward": np.ones((100, 1), np.float32)})
+    table = write(table, np.array([7, 9], dtype), {"reward": np.full((2, 1), 9, np.float32)}, version=5)
+    table = update_weights(table, np.array([7], dtype), np.array([3.0]))
+    check(table)
+    selection = replay.Selection(jnp.array([9, 8, 7], dtype), jnp.ones(3), jnp.int32(0))
+    batch = replay.gather(table, selection, {"x": replay.Window("reward", 1)})
+    assert batch.values["x"].tolist() == [[9], [1], [9]]
+    assert table.version[jnp.array([0, 7, 8, 9])].tolist() == [0, 5, 0, 5]
+    assert table.weight[jnp.array([0, 7, 8, 120])].tolist() == [1, 3, 1, 0]
+    for change in (
+        lambda table: write(table, np.array([120], dtype), {"reward": np.zeros((1, 1), np.float32)}),
+        lambda table: update_weights(table, np.array([120], dtype), np.array([0.0])),
+    ):
+        changed = change(jax.tree.map(jnp.copy, table))
+        with pytest.raises(ValueError, match="an index is not a row of a trajectory in the table"):
+            check(changed)
+        jax.tree.map(np.testing.assert_array_equal, changed._replace(faults=0), table._replace(faults=0))
+
+
+@pytest.mark.parametrize("row", [2**32 + 1, -(2**32) + 1])
+def test_a_row_outside_of_int32(row):
+    """It is a fault, not row 1, also in a JAX array, whose values are not read."""
+    with jax.enable_x64(True):
+        table = write(filled(), jnp.array([row]), {"value": np.full((1, 3), 9, np.float32)})
+        table = update_weights(table, jnp.array([row]), jnp.array([9.0]))
+    with pytest.raises(ValueError, match="an index is not a row of a trajectory in the table"):
+        check(table)
+    jax.tree.map(np.testing.assert_array_equal, table._replace(faults=0), filled()._replace(faults=0))
 
 
 @pytest.mark.parametrize(
