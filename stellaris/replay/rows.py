@@ -87,7 +87,7 @@ def write(
 
     Args:
       table: the table to change; within `shard_map`, this device's shard of it.
-      row: `[k]` rows, such as `Selection.row`. If a row occurs twice, its last trajectory counts.
+      row: `[k]` rows, such as `Selection.row`. If a row occurs twice, the last trajectory whose length fits counts.
       columns: `[k, steps, ...]` of the columns to write; `steps` is at most the table's length. The others stay.
       length: `[k]` or one for all, the new lengths in steps, which need all columns; by default lengths stay, and
         `steps` must reach each of them. Steps after a trajectory's end become zeros.
@@ -97,7 +97,8 @@ def write(
         table.
 
     Returns:
-      The table. An invalid row, length or weight sets a flag: see `check`. Nothing is written to an invalid row.
+      The table. An invalid row, length or weight sets a flag: see `check`. A trajectory whose row or length is invalid
+      is not written.
 
     Raises:
       TypeError: if a column's dtype differs from the table's, or a row, length or version is not whole.
@@ -170,8 +171,7 @@ def _write(
     steps = next(iter(columns.values())).shape[1]
     whole = table.length[jnp.where(there, row, 0)] if length is None else length.astype(jnp.int32)
     fits = (whole >= (0 if length is None else 1)) & (whole <= steps)
-    whole = jnp.clip(whole, 0, steps)
-    take, place, count = _last_of_each(jnp.where(there, row, table.capacity), table.capacity)
+    take, place, count = _last_of_each(jnp.where(there & fits, row, table.capacity), table.capacity)
     kept = jnp.arange(steps) < whole[:, None]
     new = {
         name: tables.set_rows(table.columns[name], place, jnp.asarray(values)[take], kept[take], count)

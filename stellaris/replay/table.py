@@ -23,7 +23,8 @@ Removal: TypeAlias = Literal["oldest", "lowest"]
 #: The meaning of each bit of `Table.faults` and `Selection.faults`, from the lowest bit.
 FAULTS = (
     "a weight is negative, not finite or above 1e30: it was replaced by 0",
-    "a trajectory's length is below 1 or above the number of steps given: its weight was replaced by 0",
+    "a trajectory's length is below 1 or above the number of steps given: `insert` replaced its weight by 0, "
+    "`write` did not write it",
     "a selection was made from a table that is empty or whose weights are all 0 (below 1.2e-38 they count as 0): do "
     "not use the rows that it returned",
     "a selection without replacement, or of the top, asked for more trajectories than have a weight above 0, or "

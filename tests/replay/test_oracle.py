@@ -85,17 +85,15 @@ class Oracle:
                 self.faults |= BAD_INDEX
                 continue
             length = held["length"] if lengths is None else lengths[i]
-            fits = (0 if lengths is None else 1) <= length <= steps
-            if not fits:
+            if not (0 if lengths is None else 1) <= length <= steps:
                 self.faults |= BAD_LENGTH
-            weight = held["weight"] if weights is None else weights[i]
-            weight = self.sound(weight) if fits else 0.0
-            if row in index[i + 1 :]:
                 continue
             for name, column in columns.items():
                 held["columns"][name] = self.empty[name].copy()
-                held["columns"][name][: min(max(length, 0), steps)] = column[i, : min(max(length, 0), steps)]
-            held["length"], held["weight"] = min(max(length, 0), steps), weight
+                held["columns"][name][:length] = column[i, :length]
+            held["length"] = length
+            if weights is not None:
+                held["weight"] = self.sound(weights[i])
             if versions is not None:
                 held["version"] = versions[i]
 

@@ -69,13 +69,28 @@ def test_whole_trajectories():
     ],
 )
 def test_faults(row, steps, length, weight, message):
-    """A row that holds no trajectory is left alone."""
+    """All stays as it is; only an invalid weight becomes 0."""
     given = dict.fromkeys(("reward", "value"), np.ones((1, steps), np.float32))
     table = write(filled(), np.array([row]), given, length=length, weight=weight)
     with pytest.raises(ValueError, match=message):
         check(table)
-    if row != 2:
-        np.testing.assert_array_equal(table.columns["value"], filled().columns["value"])
+    if weight is None:
+        jax.tree.map(np.testing.assert_array_equal, table._replace(faults=0), filled()._replace(faults=0))
+
+
+def test_a_trajectory_that_does_not_fit_is_not_written():
+    """The others are, also an earlier one of the same row: row 2 has three steps, and two are given."""
+    two = np.full((3, 2), [[7], [8], [9]], np.float32)
+    table = write(filled(), np.array([2, 0, 1]), {"value": two}, weight=np.array([4.0, 5.0, 6.0]), version=8)
+    assert table.columns["value"].tolist() == [[8, 0, 0], [9, 9, 0], [60, 70, 80], [0, 0, 0]]
+    assert (table.length.tolist(), table.weight.tolist()) == ([1, 2, 3, 0], [5, 6, 3, 0])
+    assert table.version.tolist() == [8, 8, 7, 0]
+    both = {"reward": two, "value": -two}
+    table = write(table, np.array([1, 1, 2]), both, length=np.array([1, 4, 0]), weight=0.5)
+    assert table.columns["value"].tolist() == [[8, 0, 0], [-7, 0, 0], [60, 70, 80], [0, 0, 0]]
+    assert (table.length.tolist(), table.weight.tolist()) == ([1, 1, 3, 0], [5, 0.5, 3, 0])
+    with pytest.raises(ValueError, match=r"`insert` replaced its weight by 0, `write` did not write it$"):
+        check(table)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint16])
