@@ -177,13 +177,14 @@ class SharedTable:
         lengths, weights, versions = (np.broadcast_to(np.asarray(given), batch) for given in (length, weight, version))
         _check_lengths(lengths, steps)
         weights = _sound(weights)
+        new = _on_host(columns)
         with self._locked(change=True):
             number = self._counts[_INSERTED] + np.arange(batch)
             row = number % self.capacity
             if removal == "lowest":
                 row = np.argsort(np.where(self._number[:] == 0, -1.0, self._weight), kind="stable")[:batch]
             self._counts[_INSERTED] += batch
-            self._set(row, columns, lengths, weights, versions)
+            self._set(row, new, lengths, weights, versions)
             self._number[row] = 1 + number  # counted from 1, because new files have zeros
 
     def write(
@@ -214,19 +215,20 @@ class SharedTable:
         # The first of each row in reverse order: the last one counts.
         last = len(places) - 1 - np.unique(places[::-1], return_index=True)[1]
         taken = places[last]
+        new = {name: values[last] for name, values in _on_host(columns).items()}
         with self._locked(change=True):
             self._check_rows(places)
             given = (length, self._length), (weight, self._weight), (version, self._version)
             lengths, weights, versions = (
-                there[taken] if new is None else np.broadcast_to(np.asarray(new), places.shape)[last]
-                for new, there in given
+                there[taken] if one is None else np.broadcast_to(np.asarray(one), places.shape)[last]
+                for one, there in given
             )
             _check_lengths(lengths, steps, least=0 if length is None else 1)
             weights = _sound(weights)
-            self._set(taken, {name: np.asarray(new)[last] for name, new in columns.items()}, lengths, weights, versions)
+            self._set(taken, new, lengths, weights, versions)
 
     def _set(
-        self, row: NDArray, columns: Mapping[str, Array], length: NDArray, weight: NDArray, version: NDArray
+        self, row: NDArray, columns: Mapping[str, NDArray], length: NDArray, weight: NDArray, version: NDArray
     ) -> None:
         """Writes rows, with the lock held."""
         # The length is 0 meanwhile, so that no half of a trajectory is learned from if this process is killed.
@@ -234,7 +236,7 @@ class SharedTable:
         self._weight[row] = 0.0
         for name, new in columns.items():
             column = self._columns[name]
-            for one, whole, values in zip(row.tolist(), length.tolist(), np.asarray(new), strict=True):
+            for one, whole, values in zip(row.tolist(), length.tolist(), new, strict=True):
                 column[one, :whole] = values[:whole]
                 column[one, whole:] = 0
         self._version[row], self._weight[row], self._length[row] = version, weight, length
@@ -406,6 +408,11 @@ class SharedTable:
 def _like(x: NDArray, array: jax.Array) -> jax.Array:
     """Returns `[k, n]` numbers with axes of size 1 at their end, as many as the array has in addition."""
     return jnp.asarray(x).reshape(*x.shape, *[1] * (array.ndim - 2))
+
+
+def _on_host(columns: Mapping[str, Array]) -> dict[str, NDArray]:
+    """Returns columns as NumPy arrays. Call it before taking the lock: it waits, and raises if a column was deleted."""
+    return {name: np.asarray(column) for name, column in columns.items()}
 
 
 def _check_lengths(length: NDArray, steps: int, least: int = 1) -> None:

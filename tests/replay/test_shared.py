@@ -134,6 +134,19 @@ def test_errors(tmp_path):
         shared.create(tmp_path / "other", nothing, capacity=1, length=1)
 
 
+def test_a_column_that_was_donated(tmp_path):
+    """It raises before anything is changed."""
+    table = shared.create(tmp_path, REWARD, capacity=1, length=LENGTH)
+    table.insert({"reward": np.ones((1, LENGTH), np.float32)}, weight=2.0, version=3)
+    deleted = jnp.zeros((1, LENGTH))
+    deleted.delete()
+    for change in (table.insert, lambda columns: table.write(np.array([0]), columns)):
+        with pytest.raises(RuntimeError, match="deleted"):
+            change({"reward": deleted})
+        held = table.trajectory(0)
+        assert (held.columns["reward"].tolist(), held.weight, held.version, held.number) == ([1.0] * 4, 2.0, 3, 0)
+
+
 def test_a_relative_folder(tmp_path, monkeypatch):
     """The table stays where it is when the process changes its folder, and so does its pickle."""
     monkeypatch.chdir(tmp_path)
