@@ -103,7 +103,7 @@ def write(
     Raises:
       TypeError: if a column's dtype differs from the table's, or a row, length or version is not whole.
       ValueError: if `columns` is empty, a column is unknown or its shape does not fit, the table's dtype cannot hold a
-        number of a NumPy array, or `length` is given without all columns.
+        number of a NumPy array, `length` is given without all columns, or the table is sharded.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -115,8 +115,7 @@ def write(
       >>> table.columns["value"].tolist()
       [[0.0, 0.0, 0.0], [3.0, 2.0, 1.0]]
     """
-    checks.integers(row=row)
-    tables.check_int32(row=row)
+    tables.check_one(table)
     check_write(table, row, columns, length=length, weight=weight, version=version)
     changed: Table = _write(table, row, dict(columns), length, weight, version, axis)
     return changed

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 
 from stellaris._core import checks
 from stellaris.replay import weight_tree
-from stellaris.replay.table import EMPTY, TOO_FEW, Table
+from stellaris.replay.table import EMPTY, TOO_FEW, Table, check_one
 from stellaris.replay.weight_tree import WeightTree
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, Scalar, at_least_float32, largest
@@ -55,7 +55,8 @@ def select(
       `check`. A trajectory of weight 0 is drawn only by `"uniform"`.
 
     Raises:
-      ValueError: if `by` is unknown, `count` is below 1, or `count` exceeds the capacity without replacement.
+      ValueError: if `by` is unknown, `count` is below 1 or exceeds the capacity without replacement, or the table is
+        sharded.
 
     Source:
       GEAR (ICML 2023), trajectory selection; exact here, where GEAR over-samples and resamples. Draws without
@@ -72,6 +73,7 @@ def select(
       >>> bool(abs((drawn.row == 2).mean() - 0.75) < 0.05), sorted({*drawn.probability.tolist()})
       (True, [0.25, 0.75])
     """
+    check_one(table)
     shards = 1 if axis is None else jax.lax.axis_size(axis)
     check_count(table.capacity * shards, count, by=by, replace=replace)
     selection: Selection = _select(table, key, count, by, replace, axis)

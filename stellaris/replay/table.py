@@ -166,7 +166,7 @@ def insert(
     Raises:
       TypeError: if a column's dtype differs from the table's, or a length or version is not whole.
       ValueError: if columns are missing or unknown, a shape does not fit, the table's dtype cannot hold a number of a
-        NumPy array, or there are no trajectories or more than the table can hold.
+        NumPy array, there are no trajectories or more than the table can hold, or the table is sharded.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -176,6 +176,7 @@ def insert(
       >>> table.version.tolist(), table.columns["reward"][:, 0].tolist()
       ([2, 1], [2.0, 1.0])
     """
+    check_one(table)
     length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
     changed: Table = _insert(table, dict(columns), length, weight, version, removal)
     return changed
@@ -288,7 +289,7 @@ def update_weights(
 
     Raises:
       TypeError: if `index` is not whole, or `weight` not floating point.
-      ValueError: if their shapes differ, or an index exceeds int32.
+      ValueError: if their shapes differ, an index exceeds int32, or the table is sharded.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -297,6 +298,7 @@ def update_weights(
       >>> update_weights(table, jnp.array([1]), jnp.array([4.0])).weight.tolist()
       [1.0, 4.0]
     """
+    check_one(table)
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
@@ -333,7 +335,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
 
     Raises:
       TypeError: if `weight` is not floating point.
-      ValueError: if its shape is not `[capacity]`.
+      ValueError: if its shape is not `[capacity]`, or the table is sharded.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -344,6 +346,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
       >>> reweigh(table, exponential_weight(newest - table.version, rate=jnp.log(2.0))).weight.tolist()
       [0.25, 1.0]
     """
+    check_one(table)
     checks.floats(weight=weight)
     checks.same_shape(table.length, "length", weight=weight)
     changed: Table = _reweigh(table, weight)
@@ -376,6 +379,19 @@ def check(checked: Any) -> None:
     found = (jnp.ravel(checked.faults)[:, None] >> jnp.arange(len(FAULTS)) & 1).max(0)
     if faults := [text for text, here in zip(FAULTS, found.tolist(), strict=True) if here]:
         raise ValueError("; ".join(faults))
+
+
+def check_one(table: Table) -> None:
+    """Raises a ValueError if a table is sharded: the programs of one table would mistake shards for rows.
+
+    Args:
+      table: only its shapes are read.
+    """
+    if table.length.ndim != 1:
+        raise ValueError(
+            f"table has arrays of shape {table.length.shape}: for a sharded table call the function of this name in "
+            "stellaris.replay.sharded"
+        )
 
 
 def check_batch(

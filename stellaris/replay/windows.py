@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from stellaris._core import checks
 from stellaris.replay.memory import run_where_stored
 from stellaris.replay.selection import Selection
-from stellaris.replay.table import Table, check_int32, int32_rows, unfit
+from stellaris.replay.table import Table, check_int32, check_one, int32_rows, unfit
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, at_least_float32
 
@@ -65,6 +65,9 @@ def random_steps(
     Returns:
       Steps `[k]`; a trajectory's first step is 0.
 
+    Raises:
+      ValueError: if the table is sharded.
+
     Example:
       >>> import jax, jax.numpy as jnp
       >>> from stellaris.replay import init, insert, select
@@ -74,6 +77,7 @@ def random_steps(
       >>> sorted({*random_steps(table, drawn, jax.random.key(1)).tolist()})
       [0, 1, 2]
     """
+    check_one(table)
     shard, row = _place(table, selection.row, axis)
     length = table.length[row]
     if axis is not None:
@@ -105,8 +109,8 @@ def gather(
     Raises:
       TypeError: if a window's length or offset, or a step, is not whole.
       ValueError: if `windows` is empty, a column is unknown, a window is longer than the table's trajectories, its
-        padding does not fit into the column's dtype, a step or an offset exceeds int32, or the batch cannot be split
-        evenly over the devices.
+        padding does not fit into the column's dtype, a step or an offset exceeds int32, the batch cannot be split
+        evenly over the devices, or the table is sharded.
 
     Source:
       GEAR (ICML 2023), subscription patterns: offset, length, padding at head or tail.
@@ -124,6 +128,7 @@ def gather(
       >>> batch.values["history"].tolist(), batch.mask["history"].tolist(), batch.values["return"].tolist()
       ([[-1.0, 1.0, 2.0]], [[False, True, True]], [[3.5, 3.0]])
     """
+    check_one(table)
     check_windows(table, selection, windows, step)
     count = selection.row.shape[0]
     if axis is not None and count % jax.lax.axis_size(axis):

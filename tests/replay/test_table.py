@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stellaris import polynomial_weight
-from stellaris.replay import Window, check, gather, init, insert, random_steps, reweigh, select, update_weights
+from stellaris.replay import Window, check, gather, init, insert, random_steps, reweigh, select, update_weights, write
 from stellaris.replay import table as module
 from stellaris.replay.selection import _select
 from stellaris.replay.windows import _gather
@@ -296,6 +296,23 @@ def test_nothing_large_is_copied(removal):
     memory = module._insert.lower(table, batch, *numbers, removal).compile().memory_analysis()
     assert memory.alias_size_in_bytes >= 1024 * 64 * 16 * 4
     assert memory.temp_size_in_bytes < 100_000
+
+
+def test_a_sharded_table_is_refused():
+    """By every function of one table, whose programs would mistake shards for rows."""
+    table = jax.tree.map(lambda leaf: leaf[None], filled())
+    drawn = select(filled(), jax.random.key(0), 2)
+    for call in (
+        lambda: insert(table, {"reward": jnp.ones((1, CAPACITY, LENGTH))}),
+        lambda: write(table, jnp.array([0]), {"reward": jnp.ones((1, CAPACITY, LENGTH))}),
+        lambda: update_weights(table, jnp.array([0]), jnp.ones(1)),
+        lambda: reweigh(table, jnp.ones((1, CAPACITY))),
+        lambda: select(table, jax.random.key(0), 2),
+        lambda: random_steps(table, drawn, jax.random.key(0)),
+        lambda: gather(table, drawn, {"x": Window("reward", 1)}),
+    ):
+        with pytest.raises(ValueError, match=re.escape("table has arrays of shape (1, 5): for a sharded table call")):
+            call()
 
 
 def test_within_the_callers_own_scan():
