@@ -156,7 +156,7 @@ def insert(
             f"columns have {batch} trajectories, which cannot be split evenly over {over.number} devices; insert a "
             f"multiple of {over.number}"
         )
-    changed: Table = _insert(table, dict(columns), length, weight, version, over, removal)
+    changed: Table = _insert(table, *tables.owned((dict(columns), length, weight, version)), over, removal)
     return changed
 
 
@@ -291,7 +291,7 @@ def gather(
             f"selection has {count} trajectories, which cannot be split evenly over {over.number} devices; select a "
             f"multiple of {over.number}"
         )
-    batch: Gathered = _gather(table, selection, step, tuple(windows.items()), over)
+    batch: Gathered = _gather(table, selection, tables.owned(step), tuple(windows.items()), over)
     return batch
 
 
@@ -341,7 +341,8 @@ def write(
       3.0
     """
     rows.check_write(_whole(table), row, columns, length=length, weight=weight, version=version)
-    changed: Table = _write(table, jnp.asarray(row), dict(columns), (length, weight, version), over)
+    row, new, given = tables.owned((row, dict(columns), (length, weight, version)))
+    changed: Table = _write(table, jnp.asarray(row), new, given, over)
     return changed
 
 
@@ -382,6 +383,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
     tables.check_int32(index=index)
+    index, weight = tables.owned((index, weight))
     changed: Table = _update_weights(table, jnp.asarray(index), jnp.asarray(weight), over)
     return changed
 
@@ -418,7 +420,7 @@ def reweigh(table: Table, weight: Float[Array, "shards capacity"], *, over: Shar
     """
     checks.floats(weight=weight)
     checks.same_shape(table.length, "length", weight=weight)
-    changed: Table = _reweigh(table, weight, over)
+    changed: Table = _reweigh(table, tables.owned(weight), over)
     return changed
 
 

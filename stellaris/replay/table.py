@@ -178,7 +178,7 @@ def insert(
     """
     check_one(table)
     length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
-    changed: Table = _insert(table, dict(columns), length, weight, version, removal)
+    changed: Table = _insert(table, *owned((dict(columns), length, weight, version)), removal)
     return changed
 
 
@@ -303,6 +303,7 @@ def update_weights(
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
     check_int32(index=index)
+    index, weight = owned((index, weight))
     changed: Table = _update_weights(table, jnp.ravel(index), jnp.ravel(weight), axis)
     return changed
 
@@ -349,7 +350,7 @@ def reweigh(table: Table, weight: Float[Array, " capacity"]) -> Table:
     check_one(table)
     checks.floats(weight=weight)
     checks.same_shape(table.length, "length", weight=weight)
-    changed: Table = _reweigh(table, weight)
+    changed: Table = _reweigh(table, owned(weight))
     return changed
 
 
@@ -392,6 +393,15 @@ def check_one(table: Table) -> None:
             f"table has arrays of shape {table.length.shape}: for a sharded table call the function of this name in "
             "stellaris.replay.sharded"
         )
+
+
+def owned(arguments: Any) -> Any:
+    """Copies the NumPy arrays among arguments: a program may read them after its call, when the caller writes to them.
+
+    Args:
+      arguments: a tree of arrays and numbers, for a jitted function.
+    """
+    return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, arguments)
 
 
 def check_batch(

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from stellaris._core import checks
 from stellaris.replay.memory import run_where_stored
 from stellaris.replay.selection import Selection
-from stellaris.replay.table import Table, check_int32, check_one, int32_rows, unfit
+from stellaris.replay.table import Table, check_int32, check_one, int32_rows, owned, unfit
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, at_least_float32
 
@@ -137,7 +137,7 @@ def gather(
             f"selection has {count} trajectories, which cannot be split evenly over {devices} devices; select a "
             f"multiple of {devices}"
         )
-    batch: Gathered = _gather(table, selection, tuple(windows.items()), step, axis)
+    batch: Gathered = _gather(table, selection, tuple(windows.items()), owned(step), axis)
     return batch
 
 

@@ -298,6 +298,29 @@ def test_nothing_large_is_copied(removal):
     assert memory.temp_size_in_bytes < 100_000
 
 
+def test_the_caller_may_write_to_its_arrays_after_a_call():
+    """The table keeps the values that they had at each call; programs wait for those before, so they read late."""
+    table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=8, length=1 << 16)
+    reward, number, weight = np.zeros((1, 1 << 16), np.float32), np.zeros(1, np.int32), np.zeros(8, np.float32)
+    for i in range(8):
+        reward[:] = number[:] = i
+        table = insert(table, {"reward": reward}, version=number)
+    for i in range(8):
+        reward[:], number[:], weight[:] = 10 + i, i, 20 + i
+        table = update_weights(table, number, weight[:1])
+        table = write(table, number, {"reward": reward})
+    reward[:] = number[:] = weight[:] = -1
+    assert table.columns["reward"][:, -1].tolist() == [*range(10, 18)]
+    assert (table.version.tolist(), table.weight.tolist()) == ([*range(8)], [*range(20, 28)])
+    weight[:], step = range(8), np.full(1 << 20, 7)
+    table = write(table, np.arange(8), {"reward": np.zeros((8, 1 << 16), np.float32)})
+    table = reweigh(table, weight)
+    batch = gather(table, select(table, jax.random.key(0), len(step)), {"x": Window("reward", 1)}, step=step)
+    weight[:] = step[:] = -1
+    assert table.weight.tolist() == [*range(8)]
+    assert batch.mask["x"].all()
+
+
 def test_a_sharded_table_is_refused():
     """By every function of one table, whose programs would mistake shards for rows."""
     table = jax.tree.map(lambda leaf: leaf[None], filled())
