@@ -423,6 +423,8 @@ def _check_lengths(length: NDArray, steps: int, least: int = 1) -> None:
 
 def _sound(weight: NDArray) -> NDArray:
     """Returns weights in float32, too small ones as 0; raises a ValueError if one is invalid."""
-    if (wrong := weight[~((weight >= 0) & (weight <= table.LARGEST_WEIGHT))]).size:
+    with np.errstate(over="ignore"):
+        found = weight.astype(np.float32)  # because float16 cannot hold the limits
+    if (wrong := weight[~((found >= 0) & (found <= table.LARGEST_WEIGHT))]).size:
         raise ValueError(f"weight has {wrong[0]}: expected a number from 0 to {table.LARGEST_WEIGHT:g}")
-    return np.where(weight >= table.LEAST_WEIGHT, weight, 0.0).astype(np.float32)
+    return np.where(found >= table.LEAST_WEIGHT, found, np.float32(0))

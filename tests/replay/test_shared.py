@@ -115,6 +115,8 @@ def test_errors(tmp_path):
     for call, error, message in (
         (lambda: table.insert(three, length=np.array([1, 0, 1])), ValueError, "length has 0: expected from 1 to 4"),
         (lambda: table.insert(three, weight=np.nan), ValueError, "weight has nan: expected a number from 0 to 1e+30"),
+        (lambda: table.insert(three, weight=np.full(3, np.inf, np.float16)), ValueError, "weight has inf"),
+        (lambda: table.insert(three, weight=np.full(3, 1e39)), ValueError, "weight has 1e+39"),
         (lambda: table.insert({"reward": three["reward"]}), ValueError, "column 'frame' is missing"),
         (lambda: table.write(np.array([3]), one), IndexError, "row=3: the table holds 3 trajectories"),
         (lambda: table.write(np.array([0]), one), ValueError, "length has 4: expected from 0 to 2"),
