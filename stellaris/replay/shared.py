@@ -6,6 +6,7 @@ any number of attached processes. Each process selects on its own device, and co
 
 import contextlib
 import json
+import operator
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ def create(folder: str | os.PathLike[str], spec: Spec, *, capacity: int, length:
     Raises:
       ValueError: as `replay.init`, or if a step of a column has no numbers.
       FileExistsError: if the folder is not empty.
-      OSError: if the file system lacks the space.
+      OSError: if the file system lacks the space. The files that were made are removed.
 
     Example:
       >>> import tempfile, jax, jax.numpy as jnp
@@ -53,18 +54,34 @@ def create(folder: str | os.PathLike[str], spec: Spec, *, capacity: int, length:
       ...     attach(folder).size
       2
     """
-    checks.whole(at_least=1, capacity=capacity, length=length)
-    table.check_spec(spec)
+    # All arguments are checked before anything is written: this makes the shapes of the table, without its memory.
+    jax.eval_shape(lambda: table.init(spec, capacity=capacity, length=length))
+    description = _description(spec, capacity, length)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileExistsError(f"{folder} is not empty: attach to its table, or choose another folder")
+    try:
+        _write(folder, description)
+        return attach(folder)
+    except BaseException:  # a full file system, but also an interrupt: the memory would stay reserved
+        for path in (*(path for path, *_ in _files(folder, description)), folder / _LOCK, folder / _DESCRIPTION):
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _description(spec: Spec, capacity: int, length: int) -> dict[str, Any]:
+    """Returns the description of a table, which JSON can hold."""
     columns = {}
     for name, column in spec.items():
         if 0 in column.shape:
             raise ValueError(f"column {name!r} has shape {column.shape}: a step needs at least one number")
-        columns[name] = {"shape": list(column.shape), "dtype": jnp.dtype(column.dtype).name}
-    description = {"capacity": capacity, "length": length, "columns": columns}
+        columns[name] = {"shape": [*map(operator.index, column.shape)], "dtype": jnp.dtype(column.dtype).name}
+    return {"capacity": operator.index(capacity), "length": operator.index(length), "columns": columns}
+
+
+def _write(folder: Path, description: Mapping[str, Any]) -> None:
+    """Reserves the files of an empty table, then writes its description."""
     for path, dtype, shape in _files(folder, description):
         with path.open("wb") as file:
             # Without the reservation, a process that writes to a full file system would be killed.
@@ -73,7 +90,6 @@ def create(folder: str | os.PathLike[str], spec: Spec, *, capacity: int, length:
     (folder / _LOCK).touch()
     with atomic_write(folder / _DESCRIPTION) as file:
         json.dump(description, file, indent=1)
-    return attach(folder)
 
 
 def attach(folder: str | os.PathLike[str]) -> "SharedTable":

@@ -160,6 +160,38 @@ def test_a_relative_folder(tmp_path, monkeypatch):
     assert pickle.loads(packed).size == 2
 
 
+def test_sizes_of_numpy(tmp_path):
+    """They are written as numbers of Python, which JSON can hold."""
+    spec = {"frame": jax.ShapeDtypeStruct((np.int64(2),), jnp.uint8)}
+    table = shared.create(tmp_path, spec, capacity=np.int64(3), length=np.uint8(4))
+    assert (table.capacity, table.size) == (3, 0)
+    assert (tmp_path / "column0").stat().st_size == 3 * 4 * 2
+
+
+def test_a_creation_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    """Neither files nor memory, so that a smaller table fits: nothing is written for arguments that are refused."""
+    for spec, capacity, error in (
+        (REWARD, 2**30 + 1, ValueError),
+        (REWARD, 0, ValueError),
+        ({**REWARD, "x": jax.ShapeDtypeStruct((0,), jnp.float32)}, 1, ValueError),
+        ({"x": jax.ShapeDtypeStruct((), np.float64)}, 1, ValueError),
+    ):
+        with pytest.raises(error):
+            shared.create(tmp_path / "new", spec, capacity=capacity, length=LENGTH)
+    assert not (tmp_path / "new").exists()
+
+    def full(descriptor, offset, size):
+        if size > 1000:
+            raise OSError("No space left on device")
+        os.truncate(descriptor, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(OSError, match="No space left on device"):
+        shared.create(tmp_path / "new", SPEC, capacity=200, length=1)
+    assert [*(tmp_path / "new").iterdir()] == []
+    assert shared.create(tmp_path / "new", SPEC, capacity=20, length=1).capacity == 20
+
+
 def test_the_folder_is_the_table(tmp_path):
     """Its files have the size that was reserved, and its description the columns."""
     shared.create(tmp_path, SPEC, capacity=CAPACITY, length=LENGTH)
