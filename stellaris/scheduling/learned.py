@@ -4,6 +4,7 @@ import functools
 import io
 import json
 import math
+import operator
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -244,7 +245,8 @@ def _check_most(most: Any) -> None:
 
 def _header(most: int, hold: int, width: float) -> dict[str, Any]:
     """Returns the header that `save` writes, and that a file must have to be loaded."""
-    numbers = {"format": FORMAT, "most": most, "hold": hold, "width": width}
+    # Numbers of NumPy become numbers of Python, which JSON can hold.
+    numbers = {"format": FORMAT, "most": operator.index(most), "hold": operator.index(hold), "width": float(width)}
     return {**numbers, "hidden": list(HIDDEN), "state": list(State._fields)}
 
 

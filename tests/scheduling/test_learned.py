@@ -173,6 +173,14 @@ def test_its_configuration() -> None:
     json.dumps(describe(ONE), allow_nan=False)
 
 
+def test_numbers_of_numpy_are_saved(tmp_path: Path) -> None:
+    """They come back as numbers of Python."""
+    replace(ONE, most=np.int64(ONE.most), hold=np.int64(7), width=np.float32(0.5)).save(tmp_path / "one.npz")
+    again = Learned.load(tmp_path / "one.npz")
+    assert (again.most, again.hold, again.width) == (ONE.most, 7, 0.5)
+    assert {type(again.most), type(again.hold), type(again.width)} == {int, float}
+
+
 def test_saved_and_loaded(tmp_path: Path) -> None:
     path = tmp_path / "new" / "scheduler"
     replace(ONE, hold=7, width=0.5).save(path)
