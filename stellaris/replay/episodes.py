@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # so that replay works without environments and networks inst
     from stellaris.acting.policies import Policy
     from stellaris.acting.rollout import Fragment
 
-#: The columns of a step, apart from its observation.
-_COLUMNS = ("action", "reward", "terminated", "log_prob")
+#: The scalar columns of a step. Log-probabilities are in the dtype of the network's computation, and become float32.
+_SCALARS = {"reward": np.float32, "terminated": np.bool_, "log_prob": np.float32}
 
 
 class Trajectories(NamedTuple):
@@ -44,7 +44,8 @@ def columns_of(policy: "Policy") -> Spec:
       policy: the policy that acts, as `Workload.make_policy` returns it.
 
     Returns:
-      The columns `observation`, `action`, `reward`, `terminated` and `log_prob`.
+      The columns `observation`, `action`, `reward`, `terminated` and `log_prob`. Rewards and log-probabilities are
+      float32; observations and actions have the dtypes of the policy.
 
     Example:
       >>> from stellaris.acting import ActorCritic, envs
@@ -52,11 +53,10 @@ def columns_of(policy: "Policy") -> Spec:
       >>> {name: column.shape for name, column in columns_of(policy).items()}
       {'observation': (11,), 'action': (3,), 'reward': (), 'terminated': (), 'log_prob': ()}
     """
-    scalars = {"reward": np.float32, "terminated": np.bool_, "log_prob": np.float32}
     return {
         **_named(policy.spec.observation),
         "action": policy.action,
-        **{name: jax.ShapeDtypeStruct((), dtype) for name, dtype in scalars.items()},  # type: ignore[no-untyped-call]
+        **{name: jax.ShapeDtypeStruct((), dtype) for name, dtype in _SCALARS.items()},  # type: ignore[no-untyped-call]
     }
 
 
@@ -188,9 +188,10 @@ class _Open(NamedTuple):
 
 def _steps(trajectory: Trajectory, begin: int, end: int) -> _Episode:
     """Steps `begin` to `end`, copied so that they do not keep the fragment in memory."""
-    of_steps = {**_named(trajectory.observation), **{name: getattr(trajectory, name) for name in _COLUMNS}}
+    others = {name: getattr(trajectory, name) for name in ("action", *_SCALARS)}
+    of_steps = {**_named(trajectory.observation), **others}
     return _Episode(
-        {name: np.array(column[begin:end, 0]) for name, column in of_steps.items()},
+        {name: np.array(column[begin:end, 0], _SCALARS.get(name)) for name, column in of_steps.items()},
         np.array(trajectory.version[begin:end, 0]),
     )
 

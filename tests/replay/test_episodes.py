@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -216,6 +217,21 @@ def test_a_tree_of_observations():
     assert batch.columns["observation.at.0"].tolist() == [[[5.0] * 3] * 2]
     table = insert(init(columns, capacity=1, length=2), **batch._asdict())
     assert table.columns["observation.map"].shape == (1, 2, 2, 2)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, jnp.bfloat16])
+def test_log_probabilities_of_any_precision(dtype):
+    """They fit the columns of a policy, also those of continuous actions, which are float64 with x64."""
+    one = fragment([1, 2])
+    episodes = Episodes(length=2)
+    with jax.enable_x64(True):
+        spec = EnvSpec("Pendulum-v1", np.zeros(1, np.float32), 1, discrete=False)
+        columns = columns_of(ActorCritic(hidden=(8,))(spec))
+        action = np.ones((2, 1, 1), columns["action"].dtype)
+        log_prob = one.trajectory.log_prob.astype(dtype)
+        episodes.add(one._replace(trajectory=one.trajectory._replace(action=action, log_prob=log_prob)))
+        table = insert(init(columns, capacity=1, length=2), **episodes.take(1)._asdict())
+        assert table.columns["log_prob"].tolist() == [[0.5, 1.0]]
 
 
 SYSTEMS = {
