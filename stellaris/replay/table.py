@@ -453,16 +453,16 @@ def int32_rows(index: Any) -> Int[jax.Array, " k"]:
 
 
 def unfit(values: NDArray, dtype: Any) -> NDArray:
-    """The values that `dtype` cannot hold: whole numbers out of its exact range, floats that would become infinite.
+    """The values that `dtype` cannot hold: whole numbers out of its exact range, others that would become infinite.
 
     Args:
-      values: whole numbers; or floats, if `dtype` is floating point.
+      values: whole numbers; or floats, if `dtype` is floating point; or complex numbers, if it is complex.
       dtype: the dtype to convert to.
 
     Returns:
       The values that do not fit, `[n]`.
     """
-    if jnp.issubdtype(values.dtype, jnp.floating):
+    if jnp.issubdtype(values.dtype, jnp.inexact):
         with np.errstate(over="ignore"):
             return np.asarray(values[np.isfinite(values) & ~np.isfinite(values.astype(dtype))])
     if jnp.issubdtype(dtype, jnp.floating):  # it represents every whole number up to 2 ** (mantissa bits + 1)

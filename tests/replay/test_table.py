@@ -232,6 +232,10 @@ def test_numbers_of_64_bits_that_fit_are_inserted():
     with pytest.raises(ValueError, match=re.escape("'reward' has -1e+39: the table's float32 cannot hold it")):
         insert(empty(), {"reward": np.array([[np.inf, np.nan, 1.0, -1e39]])})
     assert insert(empty(), {"reward": np.full((1, 1), np.inf)}).columns["reward"][0, 0] == np.inf
+    table = init({"wave": jax.ShapeDtypeStruct((), jnp.complex64)}, capacity=2, length=1)
+    with pytest.raises(ValueError, match=re.escape("'wave' has 1e+39j: the table's complex64 cannot hold it")):
+        insert(table, {"wave": np.array([[1e39j]])})
+    assert insert(table, {"wave": np.array([[1 + 2j]])}).columns["wave"].tolist() == [[1 + 2j], [0]]
 
 
 @pytest.mark.parametrize(
