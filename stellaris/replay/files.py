@@ -526,7 +526,8 @@ def _storable(array: NDArray) -> NDArray:
 
 def _stored(dtype: Any) -> Any:
     """The dtype in which `_storable` stores `dtype`."""
-    return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
+    # NumPy marks its dtypes by 1. The kind of float8_e5m2 is "f", too.
+    return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def _digest(array: NDArray) -> str:

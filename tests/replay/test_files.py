@@ -84,6 +84,17 @@ def test_a_larger_table_keeps_the_order_of_insertion(tmp_path):
     assert insert_one(larger, "oldest").number[40] == 40
 
 
+@pytest.mark.parametrize(
+    "dtype", ["bool", "uint8", "int32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "complex64"]
+)
+def test_a_column_of_every_dtype(tmp_path, dtype):
+    """Comes back as it was, also in dtypes that NumPy lacks."""
+    table = init({"x": jax.ShapeDtypeStruct((), jnp.dtype(dtype))}, capacity=2, length=3)
+    table = insert(table, {"x": jnp.array([[0, 1, 3]]).astype(dtype)})
+    save(table, tmp_path)
+    assert_same(load(tmp_path), table)
+
+
 def test_only_rows_that_hold_something_are_written(tmp_path):
     save(table_of(1), tmp_path)
     before = {*tmp_path.iterdir()}
