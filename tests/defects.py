@@ -312,7 +312,11 @@ DEFECTS = (
     Defect("stellaris/lab/dry_run.py", "Learned((), version.version", "Learned((), 0"),
     # ---- scheduling
     Defect("stellaris/scheduling/scheduler.py", "round_seconds=one.seconds - began", "round_seconds=one.seconds"),
-    Defect("stellaris/scheduling/rules.py", "np.clip(share * most, 1, most)", "np.clip(share * most, 0, most)"),
+    Defect(
+        "stellaris/scheduling/rules.py",
+        "np.clip(mean * most / self.target, 1, most)",
+        "np.clip(mean * most / self.target, 0, most)",
+    ),
     # ---- experiments, theory
     Defect(
         "experiments/toolkit/statistics.py",

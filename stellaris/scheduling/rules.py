@@ -119,5 +119,6 @@ class Adapt:
         """Returns the number of actors, in proportion to the mean return of the last rounds."""
         del key
         returns = [state.episode_return for state in states[1:]][-self.window :]
-        share = float(np.mean(returns)) / self.target if returns else 0.0
-        return int(np.clip(share * most, 1, most))
+        mean = float(np.mean(returns)) if returns else 0.0
+        # The division comes last: 29 / 100 * 100 is below 29.
+        return int(np.clip(mean * most / self.target, 1, most))

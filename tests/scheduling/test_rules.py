@@ -61,6 +61,12 @@ def test_adapt(window: int, returns: list[float], expected: int) -> None:
     assert Adapt(target=100.0, window=window).decide(returned(*returns), most=32, key=KEY) == expected
 
 
+def test_adapt_is_not_one_below() -> None:
+    """A mean return of `k` percent of the target decides for exactly `k` of 100 actors."""
+    rule = Adapt(target=100.0)
+    assert [rule.decide(returned(float(k)), most=100, key=KEY) for k in range(1, 101)] == [*range(1, 101)]
+
+
 @given(
     RUNS,
     st.integers(1, 64),
