@@ -76,12 +76,13 @@ class Training:
       ppo: the algorithm; the items of its minibatches are decisions.
       seed: the seed of the shuffles; run `i` is played with the seed `seed + i`.
       normalise: whether states are normalised by the statistics of all states so far; without, they are observed raw.
-      held_out: seeds of runs that are not learned from, by which the version to return is chosen.
+      held_out: seeds of runs that are not learned from, by which the version to return is chosen. They are not among
+        `seed`, ..., `seed + episodes - 1`.
       every: number of updates after which the version is run on `held_out`, as are the first and the last version.
       on_progress: called after every update with the progress and the new version of the scheduler.
 
     Raises:
-      ValueError: if a number is below 1.
+      ValueError: if a number is below 1, a seed lies outside [0, 2^31), or a held-out run would be learned from.
     """
 
     scheduler: Learned
@@ -98,6 +99,17 @@ class Training:
     def __post_init__(self) -> None:
         checks.whole(at_least=1, episodes=self.episodes, together=self.together, every=self.every)
         checks.seed(seed=self.seed)
+        last = self.seed + self.episodes - 1
+        if last >= 2**31:
+            raise ValueError(
+                f"seed={self.seed} with episodes={self.episodes}: the last seed, {last}, is not below 2**31"
+            )
+        for seed in self.held_out:
+            checks.seed(held_out=seed)
+            if self.seed <= seed <= last:
+                raise ValueError(
+                    f"held_out has {seed}: the episodes have the seeds {self.seed} to {last}; choose others"
+                )
 
     def requests(self) -> Generator[Request, Sequence[History], Learned]:
         """Trains: yields the runs that are needed next, is sent their histories, and at last returns the scheduler.
@@ -190,7 +202,7 @@ def train_scheduler(
       The last version of the scheduler, or with `held_out` the one with the greatest mean sum of rewards there.
 
     Raises:
-      ValueError: if a number is below 1, or the scheduler diverges: its parameters are not finite.
+      ValueError: as `Training`, or if the scheduler diverges: its parameters are not finite.
 
     Source:
       MinionsRL (AAAI 2024), "Training MinionsRL's Scheduler": 100 episodes, and 10 to fine-tune.

@@ -1,6 +1,7 @@
 """How a scheduler is learned: rewards by hand, and learning on runs that are made up."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -411,6 +412,28 @@ def test_an_error_in_one_of_several_trainings() -> None:
 def test_numbers_of_a_training(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name}=0 is below 1"):
         Training(START, EASY, **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"held_out": range(4)}, "held_out has 0: the episodes have the seeds 0 to 3; choose others"),
+        ({"held_out": [9, 13], "seed": 10}, "held_out has 13: the episodes have the seeds 10 to 13"),
+        ({"held_out": [-1]}, "held_out=-1 is below 0"),
+        ({"held_out": [2**31]}, "held_out=2147483648 is not below 2**31"),
+        ({"seed": 2**31 - 3}, "seed=2147483645 with episodes=4: the last seed, 2147483648, is not below 2**31"),
+    ],
+)
+def test_seeds_that_are_refused(settings: dict[str, Any], message: str) -> None:
+    """At once: held-out runs that are learned from, and seeds outside [0, 2^31)."""
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Training(START, EASY, episodes=4, **settings)
+
+
+def test_seeds_next_to_each_other() -> None:
+    """The seeds just before and after those of the episodes may be held out, and 2^31 - 1 is a seed."""
+    Training(START, EASY, episodes=4, seed=1, held_out=(0, 5))
+    Training(START, EASY, episodes=4, seed=2**31 - 4)
 
 
 @pytest.mark.slow
