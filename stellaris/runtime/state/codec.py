@@ -51,6 +51,8 @@ _BIT_GENERATORS = {
     cls.__name__: cls
     for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64)
 }
+#: Largest pool of a seed sequence. NumPy mixes the pool in quadratic time, and a snapshot may be untrusted.
+_LARGEST_POOL = 1024
 #: Kinds of containers that are made empty and filled afterwards, so that a container may contain itself.
 _EMPTY: Mapping[str, Callable[[Any], Any]] = {
     "list": lambda _: [],
@@ -269,7 +271,18 @@ def _split_generator(value: np.random.Generator) -> _Node:
     bits = value.bit_generator
     if type(bits) not in _BIT_GENERATORS.values():
         raise ValueError(f"a random generator over {full_name(type(bits))} cannot be saved: use NumPy's, such as PCG64")
-    return "generator", type(bits).__name__, [("state", bits.state)]
+    # Without a SeedSequence, a generator cannot spawn others.
+    seeds = [("seed_seq", bits.seed_seq)] if type(bits.seed_seq) is np.random.SeedSequence else []
+    return "generator", type(bits).__name__, [("state", bits.state), *seeds]
+
+
+def _split_seeds(value: np.random.SeedSequence) -> _Node:
+    if value.pool_size > _LARGEST_POOL:
+        raise ValueError(
+            f"a SeedSequence with pool_size={value.pool_size} cannot be saved: use at most {_LARGEST_POOL}"
+        )
+    names = ("entropy", "spawn_key", "pool_size", "n_children_spawned")
+    return "seeds", None, [(name, getattr(value, name)) for name in names]
 
 
 def _split_structure(value: Any) -> _Node:
@@ -299,6 +312,7 @@ _SPLIT: Mapping[type[Any], Callable[[Any], _Node]] = {
     # the sign is written separately; `float` reads it.
     float: lambda value: ("float", ("-" if math.copysign(1, value) < 0 else "") + str(abs(value)), ()),
     np.random.Generator: _split_generator,
+    np.random.SeedSequence: _split_seeds,
     jax.tree_util.PyTreeDef: _split_structure,
 }
 
@@ -397,10 +411,12 @@ class _Reader:
                     )  # pickle is JAX's only way to make weak arrays of any dtype
                     value = make(*parts, kinds | {"weak_type": True})
                 return value
-            case "generator", str(name), [dict(state)]:
-                bits: Any = _BIT_GENERATORS[name](0)
+            case "generator", str(name), [dict(state)] | [dict(state), np.random.SeedSequence()]:
+                bits: Any = _BIT_GENERATORS[name](*items[1:] or [0])
                 bits.state = state
                 return np.random.Generator(bits)
+            case "seeds", None, [entropy, tuple(key), int(pool), int(spawned)] if pool <= _LARGEST_POOL:
+                return np.random.SeedSequence(entropy, spawn_key=key, pool_size=pool, n_children_spawned=spawned)
             case "structure", None, [tree]:
                 return jax.tree.structure(tree)
         raise ValueError(f"unknown node {short(kind)} with {short(head)} and {len(items)} items")

@@ -248,6 +248,34 @@ def test_random_generators_go_on(bits: Any) -> None:
         assert draw(loaded).tolist() == draw(rng).tolist()
 
 
+@pytest.mark.parametrize(
+    "bits", [np.random.PCG64, np.random.PCG64DXSM, np.random.MT19937, np.random.Philox, np.random.SFC64]
+)
+def test_random_generators_spawn_as_before(bits: Any) -> None:
+    """The next children, not those from before; two generators of one seed sequence go on sharing it."""
+    seeds = np.random.SeedSequence([5, 2**70], spawn_key=(3,), pool_size=8)
+    one, other = np.random.Generator(bits(seeds)), np.random.Generator(bits(seeds.spawn(2)[1]))
+    pair = [one, np.random.Generator(bits(seeds)), other]
+    loaded = again(pair)
+    for rng, same_rng in zip(pair, loaded, strict=True):
+        for child, same_child in zip(rng.spawn(2), same_rng.spawn(2), strict=True):
+            assert child.integers(2**32, size=3).tolist() == same_child.integers(2**32, size=3).tolist()
+    assert seeds.n_children_spawned == 6
+    assert loaded[0].bit_generator.seed_seq is loaded[1].bit_generator.seed_seq
+    assert loaded[0].bit_generator.seed_seq.n_children_spawned == 6
+
+
+def test_a_random_generator_without_a_seed_sequence() -> None:
+    """It goes on, and cannot spawn."""
+
+    class Seeds(np.random.bit_generator.ISeedSequence):
+        def generate_state(self, words: int, dtype: Any = np.uint32) -> Any:
+            return np.arange(words, dtype=dtype)
+
+    rng = np.random.Generator(np.random.PCG64(Seeds()))
+    assert again(rng).random(3).tolist() == rng.random(3).tolist()
+
+
 def test_cycles() -> None:
     first, second = Node("a"), Node("bc")
     first.next, second.next = second, [first, {"me": first}, deque()]
@@ -356,6 +384,7 @@ def _within_itself() -> Any:
         (Unknown(), r"a \S+\.Unknown cannot be saved"),
         (Tally(), r"a \S+\.Tally cannot be saved"),  # a part that does not exist before it is restored
         (1j, r"a builtins\.complex cannot be saved"),
+        (np.random.SeedSequence(0, pool_size=2000), r"a SeedSequence with pool_size=2000 cannot be saved: use at most"),
         (np.array([print]), r"an array of dtype\('O'\) cannot be saved"),
         (np.array([(1, 2.0)], "i4,f8"), r"an array of dtype\(\[.* cannot be saved"),
         (np.arange(3.0).astype(">f8"), r"an array of dtype\('>f8'\) cannot be saved"),
@@ -422,6 +451,9 @@ W = f"{HERE}.Watched"
         (["array", ["float32", [2], 4], []], r"cannot reshape"),
         (["generator", "eval", [["dict", None, []]]], r"KeyError: 'eval'"),
         (["generator", "PCG64", [["dict", None, ["bit_generator", "MT19937"]]]], r"PCG64"),
+        (["generator", "PCG64", [["dict", None, []], 3]], r"unknown node 'generator'"),
+        (["seeds", None, [0, ["tuple", None, []], 10**12, 0]], r"unknown node 'seeds'"),
+        (["seeds", None, [0, ["tuple", None, []], 1, 0]], r"pool"),
     ],
     ids=lambda x: x if isinstance(x, str) else json.dumps(x)[:40],
 )
