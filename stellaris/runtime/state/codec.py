@@ -74,7 +74,10 @@ class CheckpointError(RuntimeError):
 
 @registry.register_value
 class SavedError(RuntimeError):
-    """Replaces an exception whose class is not registered; the text names that class."""
+    """Replaces an exception whose class is not registered, or whose arguments do not hold all of it.
+
+    The text names the class, and gives the text of the exception.
+    """
 
 
 class Snapshot(NamedTuple):
@@ -224,10 +227,7 @@ class _Writer:
         if cls in _SPLIT:
             return _SPLIT[cls](value)
         if isinstance(value, BaseException):
-            # An argument of an exception may be any object, such as a file; the text is enough to say what failed.
-            known = registry.error_class(full_name(cls)) is cls and _PLAIN.issuperset(map(type, value.args))
-            error = value if known else SavedError(f"{cls.__name__}: {value}")
-            return "error", full_name(type(error)), enumerate(error.args)
+            return _split_error(value)
         fields = registry.fields_of(cls)
         if fields is not None:
             kind = "named tuple" if issubclass(cls, tuple) else "value"
@@ -265,6 +265,42 @@ class _Writer:
 
 def _split_mapping(value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return [(key, each) for key, item in value.items() for each in (key, item)]
+
+
+def _split_error(value: BaseException) -> _Node:
+    notes = [note for note in getattr(value, "__notes__", ()) if type(note) is str]
+    # The arguments of an OSError lack its file names.
+    args = OSError.__reduce__(value)[1] if isinstance(value, OSError) else value.args
+    if _comes_back(value, args):
+        return "error", [full_name(type(value)), *notes], enumerate(args)
+    return "error", [full_name(SavedError), *notes], [(0, f"{type(value).__name__}: {value}")]
+
+
+def _comes_back(value: BaseException, args: Any) -> bool:
+    """Returns whether an exception that is made anew from its arguments has the same class, text and attributes.
+
+    The interpreter's hints, such as the name of an AttributeError, do not count as attributes: they are dropped.
+    """
+    cls = type(value)
+    # An argument of an exception may be any object, such as a file; the text is enough to say what failed.
+    if registry.error_class(full_name(cls)) is not cls or not _PLAIN.issuperset(map(type, args)):
+        return False
+    own = [vars(base) for base in cls.__mro__ if base.__module__ != "builtins"]
+    slots = [name for names in own for name, x in names.items() if isinstance(x, types.MemberDescriptorType)]
+    if vars(value).keys() - {"__notes__"} or any(hasattr(value, name) for name in slots):
+        return False
+    try:
+        return str(_made_error(cls, args)) == str(value)
+    except Exception:  # a class's own text may need what its constructor sets
+        return False
+
+
+def _made_error(cls: type[BaseException], args: Iterable[Any]) -> BaseException:
+    """Makes an exception by its nearest built-in base class, so that no other code is run."""
+    base: Any = next(base for base in cls.__mro__ if base.__module__ == "builtins")
+    error: BaseException = base.__new__(cls, *args)
+    base.__init__(error, *args)
+    return error
 
 
 def _split_generator(value: np.random.Generator) -> _Node:
@@ -379,13 +415,14 @@ class _Reader:
                 return tuple.__new__(cls, [item for item, _ in zip(items, head[1:], strict=True)])
             case "frozenset", None, _:
                 return frozenset(items)
-            case "error", str(name), _:
-                error = registry.error_class(name)
-                if error is None:
+            case "error", [str(name), *notes], _:
+                known = registry.error_class(name)
+                if known is None:
                     raise ValueError(f"{name!r} is not a registered exception")
-                # The nearest built-in base class makes the exception, so that no other code is run.
-                own: Any = next(base for base in error.__mro__ if base.__module__ == "builtins")
-                return own.__new__(error, *items)
+                error = _made_error(known, items)
+                for note in notes:
+                    BaseException.add_note(error, note)
+                return error
             case "bytes", str(text), []:
                 return base64.b64decode(text, validate=True)
             case "float", "inf" | "-inf" | "nan" | "-nan", []:

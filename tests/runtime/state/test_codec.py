@@ -84,6 +84,45 @@ class WatchedError(ValueError):
         RAN.append("__init__")
 
 
+@register_value
+class OpenError(OSError):
+    """Has a constructor of its own."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(2, "cannot be opened", path)
+
+
+@register_value
+class CodedError(ValueError):
+    """Has an attribute in addition to its arguments."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+@register_value
+class SlottedError(ValueError):
+    """Has one in a slot."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+@register_value
+class ToldError(ValueError):
+    """Its text is not that of its arguments."""
+
+    def __init__(self, text: str) -> None:
+        self.told = text
+
+    def __str__(self) -> str:
+        return "told" if self.told else ""
+
+
 class Unknown:
     """A class that nobody registered."""
 
@@ -318,16 +357,40 @@ def test_networks_optimizers_and_queues() -> None:
 
 def test_exceptions_keep_their_text() -> None:
     """Python's and registered ones come back; any other becomes a `SavedError` that names it."""
-    for error in (KeyError("x"), WatchedError("y", 3), ValueError(), OSError(2, "no such file")):
+    for error in (
+        KeyError("x"),
+        WatchedError("y", 3),
+        ValueError(),
+        OSError(2, "no such file"),
+        FileNotFoundError(2, "No such file or directory", "data.h5"),
+        PermissionError(1, "Operation not permitted", "from", None, "to"),
+        OpenError("data.h5"),
+        UnicodeEncodeError("ascii", "ä", 0, 1, "ordinal not in range"),
+        ImportError("no module"),
+    ):
         loaded = again(error)
         assert (type(loaded), loaded.args, str(loaded)) == (type(error), error.args, str(error))
+        for name in ("errno", "strerror", "filename", "filename2", "encoding", "object", "start"):
+            assert getattr(loaded, name, None) == getattr(error, name, None)
     for error, text in (
         (json.JSONDecodeError("bad", "doc", 1), "JSONDecodeError: bad: line 1 column 2 (char 1)"),
         (SystemExit(3), "SystemExit: 3"),
         (ValueError(object), "ValueError: <class 'object'>"),
+        (CodedError(7), "CodedError: code 7"),
+        (SlottedError(7), "SlottedError: code 7"),
+        (ToldError("x"), "ToldError: told"),
+        (SyntaxError("bad", ("x.py", 3, 1, "x =")), "SyntaxError: bad (x.py, line 3)"),
     ):
         loaded = again(again([error])[0])
         assert (type(loaded), str(loaded)) == (SavedError, text)
+
+
+def test_exceptions_keep_their_notes() -> None:
+    """Such as the one that says where in a container an error was raised."""
+    for error in (ValueError("x"), SystemExit(3)):
+        error.add_note("In the container: line 3")
+        assert again(error).__notes__ == error.__notes__
+    assert again(again([error])[0]).__notes__ == error.__notes__
 
 
 def test_trees_of_a_librarys_classes() -> None:
@@ -425,7 +488,7 @@ W = f"{HERE}.Watched"
         (["value", [f"{HERE}.Machine", "events"], [1]], r"is not a class"),
         (["value", [f"{HERE}.Pair", "x", "y"], [1, 2]], r"is not a class"),
         (["value", [["list"]], []], r"unhashable"),
-        (["error", "builtins.SystemExit", [1]], r"'builtins\.SystemExit' is not a registered exception"),
+        (["error", ["builtins.SystemExit"], [1]], r"'builtins\.SystemExit' is not a registered exception"),
         # Fields.
         (["value", [W, "x"], [1]], r"Watched has the fields \('x', 'y'\), but \('x',\) were saved"),
         (["value", [W, "x", "y", "__class__"], [1, 2, 3]], r"has the fields"),
