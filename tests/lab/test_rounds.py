@@ -61,7 +61,7 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
     ),
     "an evaluation ends it": lambda: configure(
         Stepped(2, 1, every=4),
-        budget=Budget(steps=10**5, cost=100.0, target_evaluation=40.0),
+        budget=Budget(steps=10**5, cost=100.0, target_evaluation=60.0),
         evaluation=Evaluation(every=1, episodes=3),
         seed=8,
     ),

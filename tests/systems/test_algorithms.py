@@ -102,7 +102,7 @@ def test_a_strangers_algorithm(system: str) -> None:
     ("system", "steps"),
     [
         (Stellaris(IMPALA(learning_rate=5e-3, minibatch_size=4), learners=2, rho=math.inf), 120 * 256),
-        (Stellaris(PPO(learning_rate=3e-3, epochs=4, minibatch_size=64), learners=2), 40 * 256),
+        (Stellaris(PPO(learning_rate=3e-3, epochs=4, minibatch_size=64), learners=2), 60 * 256),
         # Its episodes soon last so long that 100 of them take more steps.
         (Stellaris(IMPACT(learning_rate=3e-3, epochs=4, minibatch_size=64), learners=2), 60 * 256),
         (Synchronous(IMPACT(learning_rate=3e-3, epochs=4, minibatch_size=64)), 40 * 256),
