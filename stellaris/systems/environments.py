@@ -15,14 +15,19 @@ from stellaris.systems.workload import Workload
 from stellaris.types import NDArray, Tree
 
 
-def _hashed(seed: int, number: int) -> int:
-    """Returns the seed of slot 0 at a run's `number`-th restart, or at its start (0).
+def first_seed(*numbers: int) -> int:
+    """Returns the seed of the first of several environments; the environment in slot i has this seed plus i.
 
-    Slot i has the seed of slot 0 plus i. If slot 0 had the run's seed, actor i of a run would play the episodes of
-    actor i + 1 of the run with the seed before, so that runs of consecutive seeds would not be independent. The seed
-    has 30 bits, because the seeds of some environments, which slots are added to, are signed 32-bit integers.
+    If the first had the run's seed, actor i of a run would play the episodes of actor i + 1 of the run with the seed
+    before, so that runs of consecutive seeds would not be independent.
+
+    Args:
+      numbers: the seed of the run, then what tells its environments apart, such as the number of a restart.
+
+    Returns:
+      A number of 30 bits: the seeds of some environments are signed 32-bit integers, and slots are added.
     """
-    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0] >> 2)
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0] >> 2)
 
 
 class Environments:
@@ -45,7 +50,7 @@ class Environments:
         self._seed = seed
         # In an environment written in JAX each episode follows from a number that the run's key gives, here and in the
         # lab, so slots may have the run's seed. Other environments draw all episodes from the slot's seed.
-        self._first_seed = seed if envs.is_jax(workload.environment) else _hashed(seed, 0)
+        self._first_seed = seed if envs.is_jax(workload.environment) else first_seed(seed, 0)
         self._lock = threading.Lock()
         # The list has the first slot of each block, and the end of the last block. Spare environments have blocks of
         # their own, so that the other blocks do not depend on their number.
@@ -76,7 +81,7 @@ class Environments:
         self._blocks = {}
         self._closed = False
         # The seed follows from the run's seed and the number, so that a resumed run restarts as the uninterrupted run.
-        self._seed_now = _hashed(self._seed, number)
+        self._seed_now = first_seed(self._seed, number)
         self._block(0)
 
     def reset(self, slots: NDArray) -> Tree:

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from stellaris.acting.evaluation import evaluate
 from stellaris.acting.policies import Policy
 from stellaris.runtime.contract import Platform
 from stellaris.runtime.costs.price_sheets import PriceSheet
 from stellaris.scheduling.scheduler import Round
+from stellaris.systems.environments import first_seed
 from stellaris.systems.history import Reader, Row, rounds_of
 from stellaris.systems.record import POLICY, Record
 from stellaris.systems.workload import Budget, Evaluation, Workload
@@ -145,5 +144,4 @@ def evaluation_seed(seed: int, number: int) -> int:
       seed: the seed of the run.
       number: the number of the round, from 1.
     """
-    # Shifted to 31 bits, because the seeds of some environments are signed 32-bit integers.
-    return int(np.random.SeedSequence([seed, number, _EVALUATION]).generate_state(1)[0] >> 1)
+    return first_seed(seed, number, _EVALUATION)
