@@ -68,7 +68,7 @@ class Bare:
 
     def init(self, key: jax.Array, observation: jax.Array) -> Any:
         features = observation.shape[-1]
-        params = {"policy": 0.1 * jax.random.normal(key, (features, self.actions)), "value": jnp.zeros(features)}
+        params = {"policy": 0.01 * jax.random.normal(key, (features, self.actions)), "value": jnp.zeros(features)}
         return params if self.discrete else params | {"log_std": jnp.full(self.actions, -0.5)}
 
     def apply(self, params: Any, observation: jax.Array) -> tuple[Any, jax.Array]:
@@ -88,7 +88,7 @@ POLICIES = {
 @pytest.mark.parametrize("policy", POLICIES)
 def test_networks(policy: str, system: str) -> None:
     first, last = learned(system, Bandit, POLICIES[policy])
-    assert first < 0.75
+    assert first < 0.7
     assert last > 0.8
 
 
