@@ -461,6 +461,10 @@ def _vtrace(arrays: Any, ratio_cap: Any, valid: Any, lambda_: Any, clips: Any) -
 def _n_step(reward: Any, discount: Any, value: Any, valid: Any, steps: int) -> jax.Array:
     dtype = jnp.result_type(reward, discount, value)
     reward, discount, value = map(_as(at_least_float32(dtype)), (reward, discount, value))
+    own = value[:-1]
+    if valid is not None:
+        # Returns reach no value that follows an invalid step. It may be NaN, which times 0 would be NaN.
+        value = jnp.where(jnp.pad(valid, [(1, 0), *[(0, 0)] * (valid.ndim - 1)]), value, 0.0)
     # Each step is a map of the later return, `x -> b + c x`. At an invalid step it is the constant `V_t`.
     b = reward if valid is None else jnp.where(valid, reward, value[:-1])
     c = discount if valid is None else jnp.where(valid, discount, 0.0)
@@ -478,8 +482,8 @@ def _n_step(reward: Any, discount: Any, value: Any, valid: Any, steps: int) -> j
             composed, length = then(composed, length, power), length + size
         power, size = then(power, size, power), 2 * size
     end = value[jnp.minimum(jnp.arange(len(reward)) + steps, len(reward))]
-    found: jax.Array = composed[0] + composed[1] * end
-    return found.astype(dtype)
+    found = composed[0] + composed[1] * end
+    return (found if valid is None else jnp.where(valid, found, own)).astype(dtype)
 
 
 def _ahead(x: jax.Array, steps: int, beyond: float) -> jax.Array:

@@ -52,6 +52,22 @@ def test_lambda_returns_mix_n_step_returns(masked):
         close(got, sum(w * g for w, g in zip(weights, returns, strict=True)), 1e-12)
 
 
+@pytest.mark.parametrize("garbage", [2.0**100, math.inf, math.nan])
+def test_padding_does_not_reach_the_returns(garbage):
+    """Only the value at the first invalid step counts, whatever follows; a return of padding is its value."""
+    valid = jnp.array([True, True, False, False, False, True])
+    reward, discount = jnp.where(valid, 1.0, garbage), jnp.where(valid, 0.5, garbage)
+    value = jnp.array([9.0, 9.0, 4.0, garbage, garbage, 9.0, 2.0])
+
+    def total(value, steps):
+        return jnp.where(valid, n_step_returns(reward, discount, value, steps=steps, valid=valid), 0.0).sum()
+
+    for steps in (2, 3, 4, 9):
+        got = n_step_returns(reward, discount, value, steps=steps, valid=valid)
+        np.testing.assert_array_equal(got, [2.5, 3.0, 4.0, garbage, garbage, 2.0])
+        np.testing.assert_array_equal(jax.grad(total)(value, steps), [0.0, 0.0, 0.75, 0.0, 0.0, 0.0, 0.5])
+
+
 def retrace_definition(reward, discount, q_value, value, log_ratio, lambda_, valid):
     """The paper's operator: `Q_t + sum_s (prod_{t < i <= s} d_{i-1} c_i) (r_s + d_s V_{s+1} - Q_s)`."""
     found, trace = q_value.copy(), lambda_ * np.minimum(1.0, np.exp(log_ratio))
