@@ -271,12 +271,16 @@ class Program:
         """Computes and queues the gradients of an update, then applies the gradients that the aggregator takes."""
         assert self.aggregator is not None
         like = jax.eval_shape(lambda: _scalars(self._gradient(plan, carry, jnp.int32(0))[1]))
-        sums = {name: _zeros(x.shape, jnp.float32) for name, x in like.items()}
+        sums = {name: jnp.float32(-jnp.inf if name.endswith("_max") else 0.0) for name in like}
         queue, sums = _each(
             plan.gradients_until, number, (carry.queue, sums), functools.partial(self._push, plan, carry)
         )
         computed = plan.gradients_until[number + 1] - plan.gradients_until[number]
-        metrics = {name: x if name.endswith("_max") else x / computed for name, x in sums.items()}
+        # A maximum of no gradients is NaN, as their mean is.
+        metrics = {
+            name: jnp.where(computed > 0, x, jnp.nan) if name.endswith("_max") else x / computed
+            for name, x in sums.items()
+        }
         taken, queue = self.aggregator.pop(queue, number, plan.round[number])
         stale = jnp.maximum(taken.staleness, 0).astype(jnp.float32)  # the staleness of an empty slot is -1
         metrics["staleness_mean"] = jnp.sum(stale) / jnp.maximum(taken.count, 1)

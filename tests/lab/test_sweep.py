@@ -164,6 +164,28 @@ def test_an_aggregators_numbers_are_swept():
     assert result.staleness_mean.isel(rho=0, seed=0).values.tolist() == [0, 1, 2, 3, 3, 3]
 
 
+@dataclasses.dataclass(frozen=True)
+class Measured(PPO):
+    """PPO with metrics of its own, of which one is a maximum below zero."""
+
+    def loss(self, *arguments, **options):
+        total, metrics = super().loss(*arguments, **options)
+        return total, metrics | {"surprise": -metrics["entropy"], "surprise_max": -metrics["entropy"]}
+
+
+@pytest.mark.slow
+def test_a_maximum_of_queued_gradients_may_be_negative():
+    """It is that of the gradients of its update; without any there is none."""
+    ages = imposed(2, actors=2, gradients=Constant(0), minibatches=2, group=2)
+    columns = ("gradient_before", "gradient_batch", "gradient_version")
+    at_first = dataclasses.replace(ages, **dict.fromkeys(columns, np.zeros(4, np.int32)))
+    for own, some in ((ages, [True, True]), (at_first, [True, False])):
+        result = sweep(WORKLOAD, Measured(epochs=1, minibatch_size=16), own, aggregator=softsync(2, capacity=4))
+        mean, most = result.surprise.isel(seed=0).values, result.surprise_max.isel(seed=0).values
+        assert np.isfinite(most).tolist() == np.isfinite(mean).tolist() == some
+        assert ((mean <= most) & (most < -0.5)).tolist() == some
+
+
 @pytest.mark.slow
 def test_a_queue_that_overflows_is_no_result():
     ages = imposed(3, actors=2, gradients=Constant(0), minibatches=2)
