@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import numbers
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -200,12 +201,21 @@ def _version() -> str:
 
 
 def _coordinate(values: list[Any]) -> Any:
-    """Returns the values of a dimension; tuples as objects, because xarray would make two dimensions of them."""
-    if not any(isinstance(value, tuple) for value in values):
+    """Returns the values of a dimension, as objects unless all are numbers, all are texts, or all are bools.
+
+    Of sequences xarray would make two dimensions, and values of several types it would convert to one type.
+    """
+    if {*map(_kind, values)} in ({"number"}, {"text"}, {"bool"}):
         return values
     objects = np.empty(len(values), object)
     objects[:] = values
     return objects
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "bool"
+    return "number" if isinstance(value, numbers.Real) else "text" if isinstance(value, str) else "object"
 
 
 def _dataset(

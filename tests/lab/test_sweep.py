@@ -113,9 +113,21 @@ def test_values_of_an_axis_may_be_tuples_or_an_array():
         WORKLOAD, CONFIG, lambda lags: imposed(2, actors=2, data=Constant(lags[0])), {"lags": [(1, 1), (0, 1)]}
     )
     assert lags.lags.values.tolist() == [(1, 1), (0, 1)]
+    ranges = sweep(WORKLOAD, CONFIG, lambda lags: schedule(lags[0]), {"lags": [range(2), range(1, 3)]})
+    assert ranges.lags.values.tolist() == [range(2), range(1, 3)]
     rates = sweep(WORKLOAD, CONFIG, schedule(0), {"algorithm.learning_rate": jnp.geomspace(1e-3, 1e-2, 2)})
     assert rates["algorithm.learning_rate"].values == pytest.approx([1e-3, 1e-2])
     assert sweep(WORKLOAD, CONFIG, schedule(0), seeds=np.int64(2)).sizes["seed"] == 2
+
+
+@pytest.mark.slow
+def test_values_of_an_axis_keep_their_types():
+    """So that `sel` finds them: NumPy alone would make texts of all, or numbers of bools."""
+    axes = {"one": ["none", 2], "two": [True, 2], "three": [None, 0.5]}
+    result = sweep(WORKLOAD, CONFIG, lambda one, two, three: schedule(0), axes)
+    for name, values in axes.items():
+        found = [result.sel({name: value})[name].item() for value in values]
+        assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
 
 
 @pytest.mark.parametrize(
