@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import functools
 import hashlib
+import inspect
 import json
 import math
 import re
@@ -139,29 +140,72 @@ def _function(function: types.FunctionType, of: Any) -> Any:
     """Describes a function by its name; a closure or lambda also by its code's digest, defaults and captured values."""
     if function.__closure__ is None and "<" not in function.__qualname__:
         return _name(function)
-    closure = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # raised for a cell without a value yet
-            closure[name] = cell.cell_contents
     return {
         "type": "function",
         "name": _name(function),
         "code": _code(function.__code__),
         "defaults": of(function.__defaults__),
         "keywords": of(function.__kwdefaults__),
-        "closure": of(closure),
+        "closure": of(_captured(function)),
     }
+
+
+def _captured(function: types.FunctionType) -> dict[str, Any]:
+    """Returns the values that a closure captures, by name."""
+    captured = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):  # raised for a cell without a value yet
+            captured[name] = cell.cell_contents
+    return captured
 
 
 def methods(value: Any) -> str:
-    """Returns a digest of the code of a value's methods, including the methods of its base classes."""
-    functions = {
-        f"{of.__qualname__}.{name}": _code(one.__code__)
+    """Returns a digest of the code of a value's classes: methods and constants, and what these use of their module."""
+    seen: set[types.FunctionType] = set()
+    written = {
+        f"{of.__qualname__}.{name}": _written(one, seen)
         for of in type(value).__mro__
         for name, one in vars(of).items()
-        if isinstance(one, types.FunctionType)
+        if callable(one) or not name.startswith("__")
     }
-    return digest(functions)
+    return digest(written)
+
+
+def _written(value: Any, seen: set[types.FunctionType]) -> Any:
+    """Returns what an edit of the code that makes a value may change; None for a value that is not followed.
+
+    Of a function, or of what wraps one, it is the code, the defaults, the captured values, and the functions and
+    constants of its module that it names. A constant is returned unchanged.
+    """
+    if isinstance(value, property | functools.cached_property | functools.partial):
+        names = ("fget", "fset", "fdel", "func", "args", "keywords")
+        return [_written(getattr(value, name, None), seen) for name in names]
+    if callable(value) or isinstance(value, staticmethod | classmethod):
+        value = inspect.unwrap(value)
+    if not isinstance(value, types.FunctionType):
+        constant = isinstance(value, bool | int | float | str | tuple | np.ndarray | np.generic | jax.Array)
+        return value if constant else None
+    if value in seen:
+        return _name(value)
+    seen.add(value)
+    own = {name: value.__globals__[name] for name in sorted(_names(value.__code__)) if name in value.__globals__}
+    return {
+        "code": _code(value.__code__),
+        "defaults": [value.__defaults__, value.__kwdefaults__],
+        "closure": _captured(value),
+        "uses": {name: _written(one, seen) for name, one in own.items() if _is_of(value.__module__, one)},
+    }
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The names in a function's code, including that of nested functions."""
+    nested = (_names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return {*code.co_names}.union(*nested)
+
+
+def _is_of(module: str, value: Any) -> bool:
+    """Whether a module's global is a constant, or a function that the module defines."""
+    return not callable(value) or getattr(value, "__module__", module) == module
 
 
 def _code(code: types.CodeType) -> str:

@@ -73,7 +73,8 @@ def sweep(
       block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
         exceeds the cache, and 256 on each device of another kind.
       directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
-        stopped. A block is computed anew if its settings or any code has changed.
+        stopped. A block is computed anew if its settings have changed, or the code of the library, of a class of yours,
+        or of a function that the class uses of its own module.
       on_progress: called before every block and at the end.
 
     Returns:

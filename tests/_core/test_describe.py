@@ -12,7 +12,7 @@ import optax
 import pytest
 
 from stellaris import IMPALA, PPO, staleness_aware
-from stellaris._core.describe import describe, differences, digest
+from stellaris._core.describe import describe, differences, digest, methods
 from stellaris.runtime import Deployment, Faults, FunctionSpec, delays
 from stellaris.systems import Stellaris, Workload
 
@@ -164,3 +164,75 @@ def test_what_holds_itself_ends() -> None:
     loop: list[Any] = []
     loop.append(loop)
     assert describe(loop) == ["(itself)"]
+
+
+def _gain(x):
+    return 2.0 * x
+
+
+_BIAS = 1.0
+
+
+def _static(body):
+    class Own:
+        act = staticmethod(body)
+
+    return Own()
+
+
+def _property(body):
+    class Own:
+        act = property(body)
+
+    return Own()
+
+
+def _cached(body):
+    class Own:
+        act = functools.cached_property(body)
+
+    return Own()
+
+
+def _compiled(body):
+    class Own:
+        act = functools.partial(jax.jit, static_argnums=())(body)
+
+    return Own()
+
+
+def _constant(body):
+    class Own:
+        size = body(1.0)
+
+    return Own()
+
+
+def _default(body):
+    class Own:
+        def act(self, size=body(1.0)):  # noqa: B008
+            return size
+
+    return Own()
+
+
+@pytest.mark.parametrize("make", [_static, _property, _cached, _compiled, _constant, _default])
+def test_the_code_of_a_class_is_all_of_it(make):
+    """Not only that of plain methods: an edit of anything that a class holds is seen."""
+    first, same, other = (make(body) for body in (lambda x: 2.0 * x, lambda x: 2.0 * x, lambda x: 3.0 * x))
+    assert methods(first) == methods(same) != methods(other)
+
+
+class _Helped:
+    def act(self, x):
+        return [_gain(y) + _BIAS for y in (x,)]
+
+
+def test_the_code_of_a_class_includes_its_helpers(monkeypatch):
+    """The functions and constants of the module that methods name, also in nested functions."""
+    before = methods(_Helped())
+    for name, edited in (("_gain", lambda x: 3.0 * x), ("_BIAS", 2.0)):
+        with monkeypatch.context() as patch:
+            patch.setitem(globals(), name, edited)
+            assert methods(_Helped()) != before
+        assert methods(_Helped()) == before
