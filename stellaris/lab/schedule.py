@@ -184,11 +184,11 @@ class Schedule:
             with np.load(path, allow_pickle=False) as file:
                 costs = [name for name in file.files if name.startswith(_COST)]
                 content: dict[str, Any] = {name: file[name] for name in (*names, *costs)}
+            return Schedule(**_with_costs(content | {"slots": int(content["slots"])}))
         except FileNotFoundError:
             raise
-        except (EOFError, KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+        except (EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{os.fspath(path)} is not a schedule: {error}") from error
-        return Schedule(**_with_costs(content | {"slots": int(content["slots"])}))
 
     def _check_sizes(self) -> None:
         for table in ("piece", "batch", "gradient", "update"):

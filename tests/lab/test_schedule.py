@@ -93,3 +93,13 @@ def test_a_file_of_another_kind_is_refused(tmp_path, content):
     (tmp_path / "schedule.npz").write_bytes(content)
     with pytest.raises(ValueError, match="is not a schedule"):
         Schedule.load(tmp_path / "schedule.npz")
+
+
+def test_a_file_of_other_arrays_is_refused(tmp_path):
+    """One array, and a schedule whose columns have another type."""
+    one, wrong = tmp_path / "one.npy", tmp_path / "wrong.npz"
+    np.save(one, np.zeros(3))
+    np.savez(wrong, slots=np.int32(2), **{**SCHEDULE.columns, "piece_slot": np.zeros(10)})
+    for path, message in ((one, "is not a schedule"), (wrong, "is not a schedule: piece_slot has dtype float64")):
+        with pytest.raises(ValueError, match=message):
+            Schedule.load(path)
