@@ -86,8 +86,8 @@ class Schedule:
 
     @property
     def columns(self) -> dict[str, NDArray]:
-        """All columns by name; the costs under price sheet NAME are the column `cost_NAME`."""
-        costs = {f"{_COST}{sheet}": cost for sheet, cost in self.costs.items()}
+        """All columns by name; the costs under price sheet NAME are the column `cost_NAME`, in the order of names."""
+        costs = {f"{_COST}{sheet}": cost for sheet, cost in sorted(self.costs.items())}
         return {name: getattr(self, name) for name in _columns()} | costs
 
     @property

@@ -33,6 +33,14 @@ def test_costs_are_saved_compared_and_cut(tmp_path):
         dataclasses.replace(SCHEDULE, costs={"use": costs[:10]})
 
 
+def test_the_order_of_price_sheets_does_not_matter():
+    costs = {"use": np.arange(11.0), "hour": np.zeros(11)}
+    one, other = (dataclasses.replace(SCHEDULE, costs=dict(order)) for order in (costs.items(), [*costs.items()][::-1]))
+    assert one == other
+    assert one.digest == other.digest
+    assert len({one, other}) == 1
+
+
 def test_another_is_not_equal():
     other = dataclasses.replace(SCHEDULE, piece_version=np.zeros_like(SCHEDULE.piece_version))
     assert other != SCHEDULE
