@@ -44,7 +44,9 @@ def int32(**arrays: Any) -> None:
         dtype = getattr(array, "dtype", np.dtype(int))
         if isinstance(array, jax.core.Tracer) or not np.issubdtype(dtype, np.integer) or np.can_cast(dtype, np.int32):
             continue
-        beyond = [int(x) for x in (np.max(array, initial=0), np.min(array, initial=0)) if not -(2**31) <= x < 2**31]
+        # On the host: a JAX array compares in its own type, in which -2**31 may be positive, and `jit` would trace it.
+        host = np.asarray(array)
+        beyond = [int(x) for x in (np.max(host, initial=0), np.min(host, initial=0)) if not -(2**31) <= x < 2**31]
         if beyond:
             raise ValueError(f"{name}={beyond[0]} does not fit into int32: pass a number in [-2**31, 2**31)")
 

@@ -77,6 +77,20 @@ def test_known_numbers_are_those_that_are_not_traced():
         jax.jit(lambda y: checks.positive(x=array) or y)(1.0)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64, np.int64])
+@pytest.mark.parametrize("of", [np.asarray, jnp.asarray])
+def test_integers_that_fit_into_int32(dtype, of):
+    """Of any type, on the host or on a device, and also as constants of a compiled function."""
+    with jax.enable_x64(True):
+        numbers = of(np.array([0, 200], dtype))
+        checks.int32(a=numbers, b=numbers[1], c=-(2**31), d=2**31 - 1)
+        assert jax.jit(lambda x: checks.int32(x=x, a=numbers) or x)(numbers).tolist() == [0, 200]
+        if dtype != np.uint8:
+            beyond = of(np.array([0, 2**31], dtype))
+            with pytest.raises(ValueError, match="a=2147483648 does not fit into int32"):
+                checks.int32(a=beyond)
+
+
 def test_plain_numbers():
     for x, kind in ((np.float32(0.5), float), (jnp.float32(0.5), float), (np.array(0.5), float), (np.int64(3), int)):
         got = checks.plain(x)
