@@ -126,7 +126,8 @@ class _StaleSynchronous(Queueing):
     def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
         _check_learner(learner, self.learners)
         accepted = state.count < state.capacity
-        pushes = state.memory.at[learner].add(accepted.astype(jnp.int32))
+        # A restored state may hold NumPy's arrays.
+        pushes = jnp.asarray(state.memory).at[learner].add(accepted.astype(jnp.int32))
         return gradient_queue.push(state, gradient, version)._replace(memory=pushes)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
@@ -261,8 +262,9 @@ class _Synchronous(Queueing):
         _check_learner(learner, self.group_size)
         checks.int32(version=version)
         accepted = state.count < self.group_size
-        last = jnp.where(accepted, version, state.memory[learner]).astype(jnp.int32)
-        memory = state.memory.at[learner].set(last)
+        memory = jnp.asarray(state.memory)  # a restored state may hold NumPy's arrays
+        last = jnp.where(accepted, version, memory[learner]).astype(jnp.int32)
+        memory = memory.at[learner].set(last)
         return gradient_queue.push(state, gradient, version)._replace(memory=memory)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:

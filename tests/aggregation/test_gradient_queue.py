@@ -103,6 +103,18 @@ def test_overflow_changes_nothing_else(name):
     assert aggregator.push(popped, gradient(1), 1, learner=0).overflow  # though there is room again
 
 
+@pytest.mark.parametrize("name", ["measured, mean", "synchronous", "stale synchronous, lead 2"])
+def test_a_restored_state_of_numpy_goes_on(name):
+    """Outside of jit, as after a checkpoint: the next push is that of the state before it."""
+    aggregator = CASES[name].aggregator
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=1)
+    restored = jax.tree.map(np.asarray, state)
+    for clock in (0, 1):
+        equal(aggregator.admit(restored, 1, clock), aggregator.admit(state, 1, clock))
+    state, restored = (aggregator.push(one, gradient(2), 0, learner=2) for one in (state, restored))
+    equal(restored, state)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_slots_not_taken_never_leak(name):
