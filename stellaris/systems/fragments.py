@@ -86,7 +86,7 @@ class Fragments:
         Returns:
           The number of the actor, from 0; None if all actors are running or the control admits no more.
         """
-        return self._rollouts.take_actor(self.control)
+        return None if self._session.repeats else self._rollouts.take_actor(self.control)
 
     def deliver(self, done: Invocation, fragment: Fragment | None = None) -> None:
         """Handles a delivered fragment or a piece of one; invokes the actor again if its fragment is not whole yet.
@@ -132,6 +132,8 @@ class Fragments:
         Fragments that the control no longer keeps are discarded first.
         """
         session = self._session
+        if session.repeats:
+            return None
         self.discard(self._rollouts.discard(self.control, session.version))
         taken = self._rollouts.take()
         if taken is not None:

@@ -97,6 +97,8 @@ class Session:
         self.rounds = rounds
         self.progress = progress
         self.on_fragment = on_fragment
+        # Whether the event loop repeats the pass that had ended when the checkpoint was saved; see `begin`.
+        self.repeats = False
         self._checkpointing = checkpointing
         self._deliveries = Deliveries(platform, self.state.handled, self.state.retries)
 
@@ -145,6 +147,10 @@ class Session:
         # `Deliveries` is made again, because `restore` has replaced the objects that it held.
         self._deliveries = Deliveries(self.platform, self.state.handled, self.state.retries)
         self.progress.read()  # so that the history has the rounds of the restored trace
+        # Without a scheduler, runs are saved in `next_completion`, when the loop has reacted to the last event. It now
+        # reacts a second time, and must find nothing to do: a batch that was made may have discarded fragments, and the
+        # actors in their place start only after the next event, as in the uninterrupted run.
+        self.repeats = isinstance(self.rounds, Declared)
         loop: T = self.state.loop
         return loop
 
@@ -160,6 +166,7 @@ class Session:
           FunctionError: if the attempts of an invocation are used up.
           RuntimeError: if nothing is pending although the budget is not used up.
         """
+        self.repeats = False
         if not self.rounds.under_way and not self._may_continue(loop):
             return None
         done = self._deliveries.next(until=self.progress.budget.seconds)

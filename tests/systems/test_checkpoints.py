@@ -16,7 +16,7 @@ import jax
 import numpy as np
 import pytest
 
-from stellaris import IMPACT, fully_asynchronous, softsync
+from stellaris import IMPACT, fully_asynchronous, softsync, synchronous
 from stellaris.acting import ActorCritic, EnvSpec, Policy
 from stellaris.runtime import (
     CheckpointError,
@@ -47,6 +47,7 @@ from stellaris.systems import (
     Workload,
     train,
 )
+from stellaris.systems.history import Row
 from tests.systems import tiny
 from tests.systems.rounds import Drawing
 
@@ -54,6 +55,7 @@ DEPLOYMENT = tiny.deployment(
     LogNormal(0.01, 0.5), Gamma(0.1, 1.0), LogNormal(0.02, 0.5), cold_start=LogNormal(0.3, 0.5), retry=Retry(limit=99)
 )
 FAULTS = Faults(crash_during=0.1, lose=0.1, duplicate=0.1, notice_after=Exponential(0.3), lifetime=Exponential(5.0))
+SLOW_LEARNER = tiny.deployment(LogNormal(0.01, 0.5), Gamma(1.0, 1.0), LogNormal(0.02, 0.5))
 SYSTEMS: dict[str, System] = {
     "stellaris": Stellaris(tiny.PPO_CONFIG, learners=3),
     "softsync": Stellaris(tiny.PPO_CONFIG, learners=3, aggregator=softsync(2), control=StalenessControl(pace=0)),
@@ -136,6 +138,36 @@ def test_every_architecture_is_resumed(system: System, actors: dict[str, Any], t
     run(system, tmp_path / "broken", budget=Budget(steps=32 * 9), **options)
     assert_same(run(system, tmp_path / "broken", budget=longer, resume=True, **options), whole)
     assert len(whole.trace.select("checkpoint").time) >= 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "system",
+    [
+        # Fragments are discarded when a batch is made, and others may be sampled in their place.
+        Stellaris(tiny.PPO_CONFIG, learners=3, control=StalenessControl(pace=2, window=2)),
+        CircularReplay(IMPACT(epochs=1, minibatch_size=8), buffer=1, passes=2, control=StalenessControl(pace=2)),
+        # Every update admits all learners at once, while the fragments of several batches wait.
+        Stellaris(replace(tiny.PPO_CONFIG, epochs=1, minibatch_size=32), 3, synchronous(3), control=StalenessControl()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_resumed_run_begins_with_the_next_event(system: System, tmp_path: Path) -> None:
+    """Broken off after each of its checkpoints: what the last event led to had been done before it was saved."""
+    options: dict[str, Any] = {"platform": {"functions": SLOW_LEARNER, "faults": {}}, "every": 1}
+    options["budget"] = Budget(steps=32 * 40, seconds=4.0)
+    whole = run(system, tmp_path / "whole", **options)
+
+    for saved in range(1, len(whole.history) - 1):
+
+        def interrupt(row: Row, after: int = saved) -> None:
+            if row["round"] > after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run(system, tmp_path / str(saved), on_progress=interrupt, **options)
+        assert Checkpoints(tmp_path / str(saved)).newest() == saved
+        assert_same(run(system, tmp_path / str(saved), resume=True, **options), whole)
 
 
 @pytest.mark.slow
