@@ -106,6 +106,8 @@ class CircularReplay(System):
                 work = len(loop.data.indices)
                 learner = platform.invoke("learner", learn, newest, loop.opt_state, loop.data, work=work)
                 session.record.learns(learner, loop.data.number)
+            # Fragments that were just discarded admit others, and if nothing is pending, no event would start them.
+            fragments.sample()
             if (done := session.next_completion(loop)) is None:
                 break
             if done.function == "actor":

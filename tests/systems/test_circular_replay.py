@@ -1,5 +1,6 @@
 """IMPACT: batches stand in a circular buffer, and get their turns around a target that is renewed now and then."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -48,6 +49,15 @@ def test_newer_batches_take_the_places_of_older_ones() -> None:
     assert result.history[-1]["discarded"] > 0
     spent = sum(result.trace.select(event).value.sum() for event in ("learned", "waiting", "reset", "discarded"))
     assert spent == result.trace.select("sampled").value.sum()
+
+
+def test_another_fragment_is_sampled_for_a_discarded_one() -> None:
+    """Also if no event is to come: the only actor's fragment is too old, because a second turn ended meanwhile."""
+    system = CircularReplay(ALGORITHM, passes=2, control=StalenessControl(pace=0, discard=0))
+    workload = replace(tiny.WORKLOAD, actors=1)
+    result = tiny.run(system, tiny.deployment(Constant(0.1), Constant(0.05)), workload=workload)
+    assert result.history[-1]["discarded"] > 0
+    assert result.history[-1]["steps"] == 4 * 32
 
 
 @pytest.mark.parametrize(("period", "renewed"), [(1, 12), (3, 4), (None, 2)])
