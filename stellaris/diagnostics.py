@@ -359,7 +359,7 @@ def gradient_cosine(first: Tree, second: Tree) -> Float[JaxArray, ""]:
     for (path, a), b in zip(jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True):
         name = jax.tree_util.keystr(path)
         checks.floats(**{f"first{name}": a, f"second{name}": b})
-        checks.same_shape(a, f"first{name}", **{f"second{name}": b})
+        checks.same_leaf(a, f"first{name}", **{f"second{name}": b})
     # Both gradients are divided by their largest magnitudes, so that squares neither underflow nor overflow.
     (a, _), (b, _) = scale_to_largest(first), scale_to_largest(second)
     norms = jnp.sqrt(tree_dot(a, a) * tree_dot(b, b))

@@ -30,7 +30,7 @@ def floats(**arrays: Array | None) -> None:
 def integers(**arrays: Array) -> None:
     """Raises a TypeError unless every array holds whole numbers."""
     for name, array in arrays.items():
-        _array(name, array)
+        _array(name, array, names="; number its values: numpy.unique(..., return_inverse=True)[1]")
         if not jnp.issubdtype(jnp.result_type(array), jnp.integer):
             raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected integers")
 
@@ -57,8 +57,31 @@ def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
         if array is None:
             continue
         _array(name, array)
-        if jnp.shape(array) != jnp.shape(first):
-            raise ValueError(f"{name} has shape {jnp.shape(array)}: expected {of}'s {jnp.shape(first)}")
+        if (shape := jnp.shape(array)) != (expected := jnp.shape(first)):
+            raise ValueError(f"{name} has shape {shape}: expected {of}'s {expected}{_way(shape, expected)}")
+
+
+def same_leaf(first: Array, of: str, **leaves: Array) -> None:
+    """As `same_shape`, for leaves of trees of parameters, which must not be broadcast."""
+    for name, leaf in leaves.items():
+        _array(name, leaf)
+        if jnp.shape(leaf) != jnp.shape(first):
+            raise ValueError(f"{name} has shape {jnp.shape(leaf)}: expected {of}'s {jnp.shape(first)}")
+
+
+def _way(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Returns the end of an error: how an array of one shape probably becomes one of the other, if a way is known.
+
+    Example:
+      >>> [_way(shape, (4, 3)) for shape in ((), (4, 1), (4,), (3, 4), (5,))]
+      ['; broadcast it', '; broadcast it', '; broadcast it along a new last axis', '; transpose it', '']
+    """
+    aligned = (1,) * (len(expected) - len(shape)) + shape
+    if len(aligned) == len(expected) and all(n in (1, m) for n, m in zip(aligned, expected, strict=True)):
+        return "; broadcast it"
+    if shape == expected[:-1]:
+        return "; broadcast it along a new last axis"
+    return "; transpose it" if shape == expected[::-1] else ""
 
 
 def mask(array: Array | None, like: Array) -> jax.Array:
@@ -66,8 +89,10 @@ def mask(array: Array | None, like: Array) -> jax.Array:
     return jnp.ones(jnp.shape(like), bool) if array is None else jnp.asarray(array, bool)
 
 
-def _array(name: str, array: Any) -> None:
-    """Raises a TypeError unless `array` is an array or a number."""
+def _array(name: str, array: Any, names: str = "") -> None:
+    """Raises a TypeError unless `array` is an array of numbers or a number; `names` is the remedy for strings."""
+    if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "OSTU":
+        raise TypeError(f"{name} has dtype {array.dtype}: expected numbers{names}")
     if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
         kind = type(array)
         remedy = "; wrap the function: stellaris.torch.differentiable" if kind.__module__ == "torch" else ""

@@ -298,7 +298,7 @@ def _check_like(gradient: Tree, **trees: Tree) -> None:
         where = jax.tree_util.keystr(path)
         checks.floats(**{f"gradient{where}": g})
         named = {f"{name}{where}": leaf for name, leaf in zip(trees, leaves, strict=True)}
-        checks.same_shape(g, f"gradient{where}", **named)
+        checks.same_leaf(g, f"gradient{where}", **named)
 
     jax.tree_util.tree_map_with_path(check, gradient, *trees.values())
 

@@ -35,6 +35,13 @@ def test_accepted_arguments():
         (checks.floats, (), {"a": [1.0]}, TypeError, "a is a list: expected an array"),
         (checks.integers, (), {"a": jnp.zeros(2)}, TypeError, "a has dtype float32: expected integers"),
         (checks.integers, (), {"a": None}, TypeError, "a is a NoneType: expected an array"),
+        (checks.floats, (), {"a": np.array(["1.0"])}, TypeError, "a has dtype <U3: expected numbers$"),
+        (checks.integers, (), {"a": np.array(["x"])}, TypeError, r"a has dtype <U1: .*return_inverse=True\)\[1\]$"),
+        (checks.integers, (), {"a": np.array(["x", None])}, TypeError, r"a has dtype object: .*numpy\.unique"),
+        (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros(2)}, ValueError, "it along a new last axis$"),
+        (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros((2, 1))}, ValueError, "; broadcast it$"),
+        (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros((3, 2))}, ValueError, "; transpose it$"),
+        (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros((1, 2, 3))}, ValueError, r"\(2, 3\)$"),
         (
             checks.same_shape,
             (np.zeros((2, 3)), "value"),
@@ -43,6 +50,7 @@ def test_accepted_arguments():
             r"\(3,\): expected value's \(",
         ),
         (checks.same_shape, (np.zeros(1), "value"), {"a": "0"}, TypeError, "a is a str"),
+        (checks.same_leaf, (np.zeros((2, 3)), "value"), {"a": np.zeros(3)}, ValueError, r"expected value's \(2, 3\)$"),
         (
             checks.same_structure,
             ({"a": 1}, "params"),
