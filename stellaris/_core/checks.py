@@ -27,6 +27,12 @@ def floats(**arrays: Array | None) -> None:
             raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected floating point")
 
 
+def array(**arrays: Any) -> None:
+    """Raises a TypeError unless every argument is an array of numbers or a number."""
+    for name, x in arrays.items():
+        _array(name, x)
+
+
 def integers(**arrays: Array) -> None:
     """Raises a TypeError unless every array holds whole numbers."""
     for name, array in arrays.items():

@@ -37,6 +37,7 @@ def apply_update(
       `(params, opt_state)`, the next version.
 
     Raises:
+      TypeError: if `update` is not an `Update`.
       ValueError: if the update is sequential and an extra argument does not have one row per gradient. The optimizer's
         errors pass through, for instance if the structures of gradient and parameters differ.
 
@@ -51,6 +52,11 @@ def apply_update(
       >>> print(params)
       [0.9]
     """
+    if not isinstance(update, Update):
+        raise TypeError(
+            f"update is a {type(update).__name__}: expected the Update that an aggregator's pop returns first; for a "
+            "bare gradient, call the optimizer's update and optax.apply_updates"
+        )
     extra = {"staleness": update.staleness} | extra
     apply = _step_once if jnp.ndim(update.scale) == 0 else _step_for_each
     if apply is _step_for_each:

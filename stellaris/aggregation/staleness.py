@@ -240,6 +240,7 @@ def check_weight(weight: Weight) -> None:
 
 def _versions(staleness: Any) -> jax.Array:
     """Converts whole numbers of versions to JAX's default float type."""
+    checks.array(staleness=staleness)
     if not jnp.issubdtype(jnp.result_type(staleness), jnp.integer):
         raise TypeError(f"staleness has dtype {jnp.result_type(staleness)}: expected whole numbers of versions")
     if jnp.ndim(staleness) == 0:

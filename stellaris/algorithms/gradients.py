@@ -42,6 +42,7 @@ def gradient(
       The gradient, and the loss's metrics, including `loss` and `finite`: whether the whole gradient is finite.
 
     Raises:
+      TypeError: if the loss does not return a pair of a scalar and a dictionary.
       ValueError: if the loss raises it.
 
     Source:
@@ -61,7 +62,7 @@ def gradient(
     """
 
     def loss(params: Tree) -> tuple[jax.Array, Metrics]:
-        value, metrics = algorithm.loss(apply_fn, params, batch, peers, **options)
+        value, metrics = _loss(algorithm, apply_fn, params, batch, peers, **options)
         return value, metrics | {"loss": value}
 
     grads, metrics = jax.grad(loss, has_aux=True)(params)
@@ -104,6 +105,7 @@ def update(
       maximum and `LagReport`s are summed. They include `loss` and `finite`: whether all parameters are finite.
 
     Raises:
+      TypeError: if the loss does not return a pair of a scalar and a dictionary.
       ValueError: if the loss raises it.
 
     Source:
@@ -147,7 +149,7 @@ def _update(
         minibatch = algorithm.select(batch, row)
 
         def loss(params: Tree) -> tuple[jax.Array, Metrics]:
-            value, metrics = algorithm.loss(apply_fn, params, minibatch, **options)
+            value, metrics = _loss(algorithm, apply_fn, params, minibatch, **options)
             return value, {"loss": value} | metrics
 
         grads, metrics = jax.grad(loss, has_aux=True)(params)
@@ -163,6 +165,18 @@ def _update(
         state, combined = _first(step, state, jnp.asarray(indices), count)
     params, opt_state = state
     return params, adaptive_penalty.adapted(opt_state, combined), combined | {"finite": all_finite(params)}
+
+
+def _loss(algorithm: Any, *arguments: Any, **options: Any) -> tuple[Any, Metrics]:
+    """The loss and its metrics; a TypeError names the class of an algorithm whose loss returns anything else."""
+    made = algorithm.loss(*arguments, **options)
+    name = f"{type(algorithm).__name__}.loss"
+    if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], dict)):
+        kinds = [type(part).__name__ for part in made] if isinstance(made, tuple) else type(made).__name__
+        raise TypeError(f"{name} returned {kinds}: expected a pair, the scalar loss and a dictionary of metrics")
+    if jnp.shape(made[0]) != ():
+        raise TypeError(f"{name} returned losses of shape {jnp.shape(made[0])}: reduce them to a scalar, as by a mean")
+    return made
 
 
 def _first(step: Any, state: tuple[Tree, Tree], indices: jax.Array, count: Any) -> tuple[tuple[Tree, Tree], Metrics]:

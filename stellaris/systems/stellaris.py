@@ -206,8 +206,10 @@ def _learned(session: Session, loop: _Loop) -> None:
 
 def _check_aggregator(aggregator: Aggregator, learners: int) -> None:
     """Checks that an aggregator can serve `learners` learners."""
-    if not isinstance(aggregator, Aggregator):
-        raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: use softsync(2), for example")
+    lacking = [name for name in ("init", "push", "ready", "pop", "admit") if not hasattr(aggregator, name)]
+    if lacking or isinstance(aggregator, type):
+        why = f"it lacks {', '.join(lacking)}" if lacking else "it is a class, not an instance"
+        raise TypeError(f"aggregator={aggregator!r} is not an Aggregator: {why}; use softsync(2), for example")
     try:
         # The aggregator is a static argument of compiled functions, which JAX looks up by its hash.
         hash(aggregator)

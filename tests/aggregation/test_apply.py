@@ -147,6 +147,13 @@ def test_an_argument_that_is_no_array():
     np.testing.assert_array_equal(got, [3.0 - 0.5 * 3.0 * 2.0])
 
 
+@pytest.mark.usefixtures("unchecked")
+def test_a_bare_gradient_is_refused():
+    optimizer, params = optax.sgd(0.5), {"w": jnp.ones(2)}
+    with pytest.raises(TypeError, match="update is a dict: expected the Update that an aggregator's pop returns first"):
+        apply_update(optimizer, params, params, optimizer.init(params))
+
+
 def test_transformations_equal_as_tuples_are_told_apart():
     """Optax's two kinds are tuples of two functions: one passes extra arguments on, the other takes none."""
     seen = []

@@ -175,6 +175,8 @@ def test_staleness_that_is_not_whole(weight, wrap):
             wrap(weight)(staleness)
         with pytest.raises(TypeError, match=message):
             transform.update(GRADIENT, optax.EmptyState(), staleness=staleness)
+    with pytest.raises(TypeError, match="staleness is a list: expected an array"):
+        weight([0, 1, 4])
 
 
 @pytest.mark.parametrize(

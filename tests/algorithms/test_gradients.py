@@ -246,3 +246,27 @@ def test_metrics_of_any_type(promotion, unchecked):
             close(metrics["whole"], (1 + 5 + 9) / 3)
             assert (metrics["whole_max"], metrics["least_max"]) == (9, -1)
             assert metrics["whole_max"].dtype == jnp.int32
+
+
+class Own:
+    """An algorithm of which only the loss matters; it returns `made`."""
+
+    def __init__(self, made):
+        self.made = made
+
+    def loss(self, apply_fn, params, batch, peers=(), **options):
+        return self.made(params)
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda x: x.sum(), r"Own\.loss returned \w+Tracer: expected a pair, the scalar loss and a dictionary"),
+        (lambda x: (x.sum(), {}, 1.0), r"Own\.loss returned \['\w+Tracer', 'dict', 'float'\]: expected a pair"),
+        (lambda x: (x.sum(), x), r"Own\.loss returned \['\w+Tracer', '\w+Tracer'\]: expected a pair"),
+        (lambda x: (x, {}), r"Own\.loss returned losses of shape \(3,\): reduce them to a scalar"),
+    ],
+)
+def test_a_loss_without_metrics_is_refused_by_name(made, message, unchecked):
+    with pytest.raises(TypeError, match=message):
+        gradient(Own(made), gaussian, jnp.ones(3), None)

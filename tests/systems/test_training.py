@@ -127,7 +127,12 @@ class Changeable(Pairs):
             for system in (Stellaris, AsynchronousActors)
         ),
         (lambda: with_aggregator(2, Changeable()), TypeError, r"Changeable\(\) cannot be hashed .*a frozen dataclass"),
-        (lambda: with_aggregator(2, "softsync"), TypeError, r"'softsync' is not an Aggregator: use softsync\(2\)"),
+        (
+            lambda: with_aggregator(2, "softsync"),
+            TypeError,
+            r"'softsync' is not an Aggregator: it lacks init, push, ready, pop, admit; use softsync\(2\)",
+        ),
+        (lambda: with_aggregator(2, Pairs), TypeError, r"aggregator=<class .* is not an Aggregator: it is a class"),
         (lambda: with_aggregator(2, softsync), TypeError, r"aggregator=<function softsync.* is not an Aggregator"),
         (lambda: with_aggregator(4, fully_asynchronous(capacity=1)), ValueError, "learners=4: .* queue holds only 1"),
         (lambda: with_aggregator(2, stale_synchronous(1, 4)), ValueError, "learners=2: .* the slowest of its 4"),
