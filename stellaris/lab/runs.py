@@ -139,6 +139,8 @@ def _checked_axis(name: str, values: Any) -> Any:
     """Returns the values of an axis, an array's as numbers; raises if one of them cannot be hashed."""
     if isinstance(values, Mapping):
         return values
+    if isinstance(values, str) or not np.iterable(values):
+        raise TypeError(f"the axis {name!r} is {values!r}: pass its values as a list, [{values!r}]")
     values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
     for value in values:
         if not isinstance(value, Hashable):
@@ -182,12 +184,14 @@ def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
                 "schedule as a function of them"
             )
         return schedule
+    signature = inspect.signature(schedule)
     try:
-        inspect.signature(schedule).bind(**arguments)
+        signature.bind(**arguments)
     except TypeError as error:
+        others = sorted({*arguments} - {*signature.parameters})
         raise ValueError(
-            f"axes {sorted(arguments)} do not fit the schedule's arguments: {error}; name a setting such as "
-            "'algorithm.clip', or an argument of schedule"
+            f"axes {sorted(arguments)} do not fit the schedule's arguments: {error}; name a setting, such as "
+            f"'algorithm.{others[0] if others else 'clip'}', or an argument of schedule"
         ) from None
     made = schedule(**arguments)
     if not isinstance(made, Schedule):
@@ -243,6 +247,8 @@ def _settings(
         owner, _, field = name.partition(".")
         if not field:
             check_rho(rho=value)
+        if field and fixed[owner] is None:
+            raise ValueError(f"{name} is not a setting: the sweep has no {owner}; pass {owner}=")
         if field and not hasattr(fixed[owner], field):
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):

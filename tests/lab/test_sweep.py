@@ -292,13 +292,16 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
         ({"axes": {"aggregator.smoothness": [3.0, -3.0]}, **QUEUED}, "smoothness=-3.0 is not positive"),
         ({"axes": {"aggregator.group_size": [1, 0]}, **QUEUED}, "group_size=0 is not a positive whole number"),
         ({"axes": {"lag": []}}, "lag has no values"),
+        ({"axes": {"rho": 2.0}}, r"the axis 'rho' is 2\.0: pass its values as a list, \[2\.0\]"),
+        ({"axes": {"mode": "fast"}}, r"the axis 'mode' is 'fast': pass its values as a list, \['fast'\]"),
+        ({"axes": {"aggregator.smoothness": [1.0]}}, r"aggregator\.smoothness is not .*: the sweep has no aggregator"),
         (
             {"axes": {"lag": [1]}, "schedule": schedule(0)},
             r"axes \['lag'\] are unknown: name a setting, such as 'algorithm.lag', or pass schedule as a function",
         ),
         (
             {"axes": {"delay": [1]}, "schedule": lambda lag: 0},
-            r"axes \['delay'\] do not fit the schedule's arguments: missing",
+            r"axes \['delay'\] do not fit the schedule's arguments: missing .* a setting, such as 'algorithm\.delay'",
         ),
         ({"aggregator": softsync(1)}, "the schedule has no queued gradients; leave the aggregator out"),
         ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
