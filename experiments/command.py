@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from experiments.catalogue import EXPERIMENTS
 from experiments.toolkit import shell
-from experiments.toolkit.options import Parser
+from experiments.toolkit.options import Defaults, Parser
 
 
 @shell.command
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     own = Parser(
         prog=f"python -m experiments {named.name}",
         description=experiment.DESCRIPTION,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=Defaults,
     )
     experiment.add_arguments(own)
     status: int = experiment.main(own.parse_args(named.arguments))

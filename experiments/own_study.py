@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from experiments.study.study import Study
-from experiments.toolkit.options import Parser
+from experiments.toolkit.options import Defaults, Parser
 from experiments.toolkit.shell import UsageError
 
 DESCRIPTION = "run the study that a Python file of your own defines as STUDY"
@@ -35,6 +35,6 @@ def main(arguments: argparse.Namespace) -> int:
     own = getattr(importlib.import_module(path.stem), "STUDY", None)
     if not isinstance(own, Study):
         raise UsageError(f"{path} does not define STUDY: assign an experiments.study.study.Study to this name")
-    parser = Parser(prog=f"python -m experiments study {path}", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = Parser(prog=f"python -m experiments study {path}", formatter_class=Defaults)
     own.add_arguments(parser)
     return own.main(parser.parse_args(arguments.arguments))

@@ -1,7 +1,9 @@
 """Parsers and option types of the commands: range-checked numbers, one-line errors."""
 
 import argparse
+import difflib
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,8 +21,21 @@ class Parser(argparse.ArgumentParser):
         super().__init__(epilog=f"{epilog} {STATUSES}".strip(), **options)
 
     def error(self, message: str) -> NoReturn:
-        """Raises a UsageError that names the argument and the problem."""
-        raise UsageError(f"{message.removeprefix('argument ')} (see {self.prog} --help)")
+        """Raises a UsageError that names the argument and the problem, and the choice that was probably meant."""
+        message = message.removeprefix("argument ")
+        if found := re.fullmatch(r"(.*invalid choice: '(.*)') \(choose from (.*)\)", message):
+            close = difflib.get_close_matches(found[2], re.findall(r"[^\s',]+", found[3]), 1)
+            message = f"{found[1]}; did you mean {close[0]!r}?" if close else message
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+class Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of an option, unless its help does so, or there is none."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        said = action.help or ""
+        none = action.default is None or action.default is False or action.default == []
+        return said if none or "default" in said else super()._get_help_string(action)
 
 
 def whole(least: int, most: int = SEEDS - 1) -> Callable[[str], int]:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import catalogue, command
+from experiments.toolkit.options import Defaults, Parser
 
 
 @pytest.fixture
@@ -29,7 +30,8 @@ def ran(monkeypatch):
     ("argv", "said"),
     [
         ([], "error: the following arguments are required: NAME"),
-        (["other"], "error: NAME: invalid choice: 'other'"),
+        (["other"], "error: NAME: invalid choice: 'other' (choose from "),
+        (["itt"], "error: NAME: invalid choice: 'itt'; did you mean 'it'? (see python -m experiments --help)"),
         (["it", "--number", "x"], "error: --number: invalid int value: 'x'"),
         (["it", "--nothing"], "error: unrecognized arguments: --nothing"),
     ],
@@ -53,6 +55,19 @@ def test_help(ran, capsys):
         out = " ".join(capsys.readouterr().out.split())
         assert all(text in out for text in texts)
     assert ran == []
+
+
+def test_defaults_are_said_once():
+    """None, False and an empty list are left out."""
+    parser = Parser(prog="it", formatter_class=Defaults)
+    parser.add_argument("--seeds", help="number of seeds (default: the preset's)")
+    parser.add_argument("--size", default="small", help="by default the preset's")
+    parser.add_argument("--resume", action="store_true", help="reuse runs")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    text = " ".join(parser.format_help().split())
+    assert "number of seeds (default: the preset's) --size" in text
+    assert "by default the preset's --resume reuse runs --first" in text
+    assert "first seed (default: 0)" in text
 
 
 @pytest.mark.parametrize("name", catalogue.EXPERIMENTS)

@@ -62,8 +62,13 @@ def committed(cell: Cell, folder: Path = COMMITTED) -> list[Mapping[str, str]]:
         if found := matching([{"task": cell.task, "kind": "constant", **row} for row in rows], wanted):
             return [row for row in found if row.get("updates") == found[0].get("updates")]
     values = {name: dict.fromkeys(row[name] for rows in tables for row in rows if name in row) for name in wanted}
-    said = "; ".join(f"{name}: {', '.join(of)}" for name, of in values.items() if of)
+    said = "; ".join(f"{name}: {', '.join(map(_quoted, of))}" for name, of in values.items() if of)
     raise shell.UsageError(f"{cell.study} has no run with {wanted}. Its tables have {said or f'no task {cell.task}'}")
+
+
+def _quoted(text: str) -> str:
+    """The text as a shell takes it, such as "cap, demo"."""
+    return f'"{text}"' if " " in text else text
 
 
 def repeat(cell: Cell, seeds: int | None = None, folder: Path = COMMITTED, preset: str = "small") -> Repeat:
