@@ -99,7 +99,8 @@ def lag_report(
     """Reports counts, divergence, clipping, truncation and effective sample size of a batch, by policy lag.
 
     Args:
-      lag: `[...]`, the learning policy's version minus that of the policy that chose the action.
+      lag: `[...]`, the learning policy's version minus that of the policy that chose the action. A number below 0, as
+        if the two were exchanged, counts as 0.
       log_ratio: `[...]` log-probability under the policy that learns minus that under the behaviour policy.
       valid: `[...]`, False for samples to ignore.
       clipped: `[...]` whether a sample is outside the trust region; by default False.

@@ -135,7 +135,8 @@ def staleness_aware(
     Args:
       group_size: a queue with this many gradients is applied at any staleness; usually the number of learners.
       capacity: gradients that the queue can store, at least `group_size`; `2 * group_size` by default, because
-        gradients still arrive during an update.
+        gradients still arrive during an update. A push into a full queue loses its gradient, and sets the state's
+        `overflow`.
       decay: decay of the threshold per round, in (0, 1]; 1 for a constant threshold.
       smoothness: smoothness of the weights, positive; `math.inf` gives all gradients the same weight.
       max_staleness: the threshold of round 0, in versions; `math.inf` for no threshold. None measures it: the
