@@ -116,6 +116,8 @@ class GRPO:
     def __post_init__(self) -> None:
         if not isinstance(self.environment, Answering):
             raise TypeError(f"environment={self.environment!r} is not an Answering: pass Answering(Sorting(), group=8)")
+        if self.environment.group < 2:
+            raise ValueError("environment.group=1: an answer is compared with the others of its group; pass 2 or more")
         actor_critic.check_learning_rate(self.learning_rate)
         checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(clip=self.clip)
@@ -143,9 +145,12 @@ class GRPO:
           `N = group * B` answers. A column that is not a whole group, because a part of it was lost, is invalid.
 
         Raises:
+          TypeError: if the observations are not texts.
           ValueError: if a fragment is not a group, or its texts have another length than the task's.
         """
         env, task = self.environment, self.environment.task
+        if not hasattr(trajectory.observation, "text"):
+            raise TypeError(f"{type(self).__name__} learns from texts: make the workload by language.workload")
         steps, columns = trajectory.reward.shape
         if steps != env.steps:
             raise ValueError(

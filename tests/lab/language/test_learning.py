@@ -153,6 +153,8 @@ def test_a_column_that_is_no_group_is_invalid():
     late = jax.tree.map(lambda x: jnp.roll(x, -7, axis=0), played)
     answers = GRPO(ENV).prepare(jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), played, late))
     assert np.asarray(answers.valid).any(axis=0).tolist() == [True, False] * 4
+    with pytest.raises(TypeError, match=r"GRPO learns from texts: make the workload by language\.workload"):
+        GRPO(ENV).prepare(played._replace(observation=jnp.zeros((21, 1, 4))))
     with pytest.raises(ValueError, match="fragment=15: a group of 4 answers has 20 steps; set fragment=20"):
         GRPO(ENV).prepare(jax.tree.map(lambda x: x[:15], played))
 
@@ -329,6 +331,8 @@ def test_a_fragment_in_pieces_has_several_versions():
 def test_settings_are_checked(name, value):
     with pytest.raises(ValueError, match=f"{name}={value!r}"):
         GRPO(ENV, **{name: value})
+    with pytest.raises(ValueError, match=r"environment\.group=1: .* pass 2 or more"):
+        GRPO(Answering(ENV.task, group=1))
     with pytest.raises(TypeError, match="environment"):
         GRPO(TASK)
 
