@@ -77,9 +77,12 @@ def held_cap(
       rho: truncation level of the cap, at least 1.
 
     Raises:
+      TypeError: if `peers` is not a tuple.
       ValueError: if `rho` is below 1.
     """
     check_rho(rho=rho)
+    if not isinstance(peers, tuple | list):
+        raise TypeError(f"peers is a {type(peers).__name__}: expected a tuple of policies' parameters, such as (peer,)")
     if not peers or is_infinite(rho):
         return None
     held = [as_distribution(apply_fn(peer, observation)[0]).log_prob(batch.action) for peer in peers]

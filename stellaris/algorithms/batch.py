@@ -58,6 +58,33 @@ def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
     return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=axis, mode="fill", fill_value=0), batch)
 
 
+def check_trajectory(trajectory: Trajectory) -> None:
+    """Raises a ValueError unless observations, actions, log-probabilities and versions fit the rewards.
+
+    Else samples would be paired with other samples' observations: an index beyond an array takes its last row. The
+    functions that compute advantages check the other arrays.
+    """
+    steps = jnp.shape(trajectory.reward)
+    checks.same_shape(trajectory.reward, "reward", log_prob=trajectory.log_prob, version=trajectory.version)
+    if steps == ():
+        return  # refused where advantages are computed
+    more = (steps[0] + 1, *steps[1:])
+    for name, expected in (("action", steps), ("observation", more)):
+        for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(trajectory, name)):
+            if jnp.shape(leaf)[: len(steps)] != expected:
+                rows = ", one row more than reward" if expected is more else ", as reward"
+                raise ValueError(
+                    f"{name}{jax.tree_util.keystr(path)} has shape {jnp.shape(leaf)}: expected "
+                    f"({', '.join(map(str, expected))}, ...){rows}"
+                )
+
+
+def check_prepared(batch: Any) -> None:
+    """Raises a TypeError if a loss that needs a prepared batch is given a trajectory."""
+    if isinstance(batch, Trajectory):
+        raise TypeError("batch is a Trajectory: pass the result of the algorithm's prepare")
+
+
 def observations(trajectory: Trajectory) -> Any:
     """The `T + 1` observations of a trajectory, as `Sequences` if it has a memory."""
     return trajectory.observation if trajectory.memory is None else Sequences.of(trajectory)

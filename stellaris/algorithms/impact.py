@@ -14,6 +14,8 @@ from stellaris.algorithms.actor_critic import Metrics
 from stellaris.algorithms.batch import (
     Batch,
     before_the_last,
+    check_prepared,
+    check_trajectory,
     cleaned,
     items,
     observations,
@@ -113,7 +115,11 @@ class IMPACT:
         Returns:
           A `TargetBatch`; sample `t * B + b` is step `t` of environment `b`. If the trajectory has a memory, the batch
           stays `[T, B, ...]`.
+
+        Raises:
+          ValueError: if the shapes of the trajectory's arrays do not fit.
         """
+        check_trajectory(trajectory)
         checks.int32(**{"trajectory.version": trajectory.version})
         observation = before_the_last(observations(trajectory))
         valid = checks.mask(trajectory.valid, trajectory.reward)
@@ -189,8 +195,10 @@ class IMPACT:
           outside the trust region around the *target* policy.
 
         Raises:
+          TypeError: if `batch` is a trajectory, or `peers` not a tuple.
           ValueError: if `rho` is below 1.
         """
+        check_prepared(batch)
         samples: Batch = cleaned(batch.samples, "action", "log_prob", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, samples.observation, samples)
         cap = actor_critic.held_cap(apply_fn, peers, samples.observation, samples, policy.log_prob, rho)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from stellaris._core import checks
 from stellaris.algorithms import actor_critic
 from stellaris.algorithms.actor_critic import Metrics
-from stellaris.algorithms.batch import before_the_last, cleaned, minibatches, observations, take
+from stellaris.algorithms.batch import before_the_last, check_trajectory, cleaned, minibatches, observations, take
 from stellaris.corrections.ratios import importance_ratio
 from stellaris.losses import impala_loss, value_loss
 from stellaris.returns import vtrace
@@ -77,8 +77,12 @@ class IMPALA:
           trajectory: `[T, B, ...]` of any behaviour policies.
           apply_fn: ignored; other algorithms need it.
           target: ignored; other algorithms need it.
+
+        Raises:
+          ValueError: if the shapes of the trajectory's arrays do not fit.
         """
         del apply_fn, target
+        check_trajectory(trajectory)
         return trajectory
 
     def minibatches(self, key: jax.Array, batch: Trajectory) -> Int[JaxArray, "gradients minibatch"]:
@@ -131,8 +135,9 @@ class IMPALA:
           above `pg_rho_clip`; it is 0 if the cap replaces `pg_rho_clip`.
 
         Raises:
-          ValueError: if `rho` is below 1.
+          ValueError: if `rho` is below 1, or the shapes of the trajectory's arrays do not fit.
         """
+        check_trajectory(batch)
         batch = cleaned(batch, "action", "log_prob")
         observation = before_the_last(observations(batch))
         policy, last = actor_critic.evaluate_all(apply_fn, params, batch)

@@ -14,6 +14,8 @@ from stellaris.algorithms.adaptive_penalty import with_penalty
 from stellaris.algorithms.batch import (
     Batch,
     before_the_last,
+    check_prepared,
+    check_trajectory,
     cleaned,
     items,
     observations,
@@ -109,8 +111,12 @@ class PPO:
         Returns:
           A `Batch`; sample `t * B + b` is step `t` of environment `b`. If the trajectory has a memory, the batch stays
           `[T, B, ...]`.
+
+        Raises:
+          ValueError: if the shapes of the trajectory's arrays do not fit.
         """
         del apply_fn, target
+        check_trajectory(trajectory)
         checks.int32(**{"trajectory.version": trajectory.version})
         reward, value = jnp.asarray(trajectory.reward), jnp.asarray(trajectory.value)
         valid = checks.mask(trajectory.valid, reward)
@@ -185,8 +191,10 @@ class PPO:
           are `version` minus `version_mean` and minus `version_oldest`, and `by_lag`, a `LagReport`.
 
         Raises:
+          TypeError: if `batch` is a trajectory, or `peers` not a tuple.
           ValueError: if `rho` is below 1.
         """
+        check_prepared(batch)
         batch = cleaned(batch, "action", "log_prob", "value", "advantage", "target")
         policy = actor_critic.evaluate(apply_fn, params, batch.observation, batch)
         cap = actor_critic.held_cap(apply_fn, peers, batch.observation, batch, policy.log_prob, rho)

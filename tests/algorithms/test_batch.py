@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import PPO
+from stellaris import IMPACT, IMPALA, PPO
 from stellaris.algorithms import Batch
 from stellaris.algorithms.batch import cleaned, flatten, masked_mean, permutation, standardized, take
-from tests.algorithms.problems import close, equal
+from tests.algorithms.problems import close, equal, gaussian, parameters
+from tests.algorithms.test_impala import sample_trajectory
 
 
 def samples(n):
@@ -18,6 +19,35 @@ def samples(n):
 def test_minibatches_of_nothing():
     with pytest.raises(ValueError, match="size=0 is below 1"):
         PPO().minibatches(jax.random.key(0), samples(0))
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("algorithm", [PPO(), IMPALA(), IMPACT()], ids=lambda algorithm: type(algorithm).__name__)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: {"observation": t.observation[:-1]}, r"^observation has shape .*, one row more than reward"),
+        (lambda t: {"observation": {"a": t.observation[1:]}}, r"^observation\['a'\] has shape .*, one row more"),
+        (lambda t: {"action": t.action[:-1]}, r"^action has shape .*, \.\.\.\), as reward"),
+        (lambda t: {"log_prob": t.log_prob[:, 0]}, r"^log_prob has shape .*: expected reward's"),
+        (lambda t: {"version": t.version[0, 0]}, r"^version has shape \(\): expected reward's .*; broadcast it"),
+    ],
+)
+def test_a_trajectory_with_rows_missing_is_refused(algorithm, change, message):
+    """An index beyond an array takes its last row, so samples would be paired with other observations."""
+    trajectory = sample_trajectory(gaussian)
+    with pytest.raises(ValueError, match=message):
+        algorithm.prepare(trajectory._replace(**change(trajectory)), gaussian, parameters(1, like=0))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_batch_or_no_tuple_of_peers_is_refused():
+    trajectory, params = sample_trajectory(gaussian), parameters(1, like=0)
+    for algorithm in (PPO(), IMPACT()):
+        with pytest.raises(TypeError, match="batch is a Trajectory: pass the result of the algorithm's prepare"):
+            algorithm.loss(gaussian, params, trajectory)
+    with pytest.raises(TypeError, match=r"peers is a \w+: expected a tuple of policies' parameters"):
+        PPO().loss(gaussian, params, PPO().prepare(trajectory), params)
 
 
 @pytest.mark.slow
