@@ -73,7 +73,12 @@ def batches_to(returns: NDArray, target: float) -> float:
 
 
 def needed(curves: Curves, target: float) -> float:
-    """Returns the batches that a system needs at its best rate, or all batches if it does not reach the target.
+    """Returns the mean of `needed_by_half`, with all batches for a half that does not reach the target."""
+    return float(np.mean([min(batches, float(curves.returns.shape[2])) for batches in needed_by_half(curves, target)]))
+
+
+def needed_by_half(curves: Curves, target: float) -> Sequence[float]:
+    """Returns the batches that the odd and the even seeds need at a system's best rate; infinite if never.
 
     The rate is chosen on one half of the seeds and the batches are counted on the other, and reversely.
     """
@@ -86,8 +91,8 @@ def needed(curves: Curves, target: float) -> float:
             (batches_to(curves.returns[i, half], target), -float(np.nanmean(curves.returns[i, half]))) for i in trained
         ]
         chosen = trained[min(range(len(trained)), key=lambda place: order[place])]
-        found.append(min(batches_to(curves.returns[chosen, ~half], target), float(curves.returns.shape[2])))
-    return float(np.mean(found))
+        found.append(batches_to(curves.returns[chosen, ~half], target))
+    return found
 
 
 def resampled(curves: Curves, target: float, random: np.random.Generator) -> NDArray:
@@ -160,7 +165,8 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
                 "learners": learners,
                 "target": float(f"{target:.4g}"),
                 "batches": float(f"{batches:.4g}"),
-                "missed": batches >= curves.returns.shape[2],
+                # One half that does not reach the target is enough to make η an upper bound.
+                "missed": not np.isfinite(needed_by_half(curves, target)).all(),
                 "eta": float(f"{base / batches:.4g}"),
                 "eta_low": float(f"{low:.4g}"),
                 "eta_high": float(f"{high:.4g}"),

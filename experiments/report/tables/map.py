@@ -52,14 +52,16 @@ _COMPARED = (
 
 
 def efficiencies() -> Table:
-    """Returns η with its interval, by task, on the deployments of κ = 8."""
+    """Returns η with its interval, by task, on the deployments of κ = 8; with ≤ if a curve stayed below the target."""
     tables = [rows(f"stellaris-map/eta_{task}.csv") for task in _TASKS]
     lines = []
     for of in zip(*tables, strict=True):
         row = of[0]
         if row["kappa"] == "8.0":
             cells = [
-                f"{float(one['eta']):.2f} ({float(one['eta_low']):.2f} to {float(one['eta_high']):.2f})" for one in of
+                f"{'≤ ' if one['missed'] == 'True' else ''}{float(one['eta']):.2f} "
+                f"({float(one['eta_low']):.2f} to {float(one['eta_high']):.2f})"
+                for one in of
             ]
             lines.append((row["system"], f"{float(row['variation']):g}", row["learners"], *cells))
     return Table(("κ = 8", "variation", "learners", *_TASKS), lines)
@@ -68,8 +70,8 @@ def efficiencies() -> Table:
 def answers() -> Table:
     """Returns the largest advantage of Stellaris over the best of the others, over numbers of learners.
 
-    Where the curve of a neighbouring deployment stayed below the target, η and the advantage are upper bounds. They are
-    given as well if they exceed every measured advantage.
+    Where a curve of a neighbouring deployment stayed below the target, η and the advantage are upper bounds. They are
+    given as well if they exceed every measured advantage, and alone if none is measured.
     """
     lines = []
     of = {task: rows(f"stellaris-map/map_{task}.csv") for task in _TASKS}
@@ -84,15 +86,16 @@ def answers() -> Table:
                 and (float(row["growth"]), float(row["variation"]), float(row["kappa"])) == place
             ]
             missed = _missed(task, system, variation)
-            sure = max(one for one in found if not bounded(kappa, one[1], missed))
-            cells.append(f"{sure[0]:.2f} ({sure[1]})" + (f", ≤ {max(found)[0]:.2f}" if max(found) > sure else ""))
+            sure = max((one for one in found if not bounded(kappa, one[1], missed)), default=None)
+            shown = [] if sure is None else [f"{sure[0]:.2f} ({sure[1]})"]
+            cells.append(", ".join(shown if max(found) == sure else [*shown, f"≤ {max(found)[0]:.2f}"]))
         lines.append((label, f"{variation:g}", way, *cells))
     kappas = [f"{task}, κ = {kappa:g}" for task, kappa in itertools.product(("CartPole", "Acrobot"), _KAPPAS)]
     return Table(("equal", "variation", "actors", *kappas), lines, left=("actors",))
 
 
 def _missed(task: str, system: str, variation: float) -> AbstractSet[tuple[float, int]]:
-    """Returns κ and the number of learners of the deployments whose curves stayed below the target."""
+    """Returns κ and the number of learners of the deployments of which a curve stayed below the target."""
     return {
         (float(row["kappa"]), int(row["learners"]))
         for row in rows(f"stellaris-map/eta_{task}.csv")
@@ -105,7 +108,7 @@ _MEASURED_KAPPAS, _MEASURED_LEARNERS = (1.0, 8.0), (1, 4, 16, 64)
 
 
 def bounded(kappa: float, learners: int, missed: AbstractSet[tuple[float, int]]) -> bool:
-    """Whether η of a deployment is interpolated from one whose curve stayed below the target, so is an upper bound.
+    """Whether η of a deployment is interpolated from one of which a curve stayed below the target, so an upper bound.
 
     Example:
       >>> bounded(16.0, 4, {(8.0, 16)}), bounded(16.0, 8, {(8.0, 16)}), bounded(0.25, 8, {(8.0, 16)})

@@ -35,6 +35,36 @@ def test_the_best_rate_is_not_chosen_on_the_seeds_that_are_reported():
     assert outcomes.needed(Curves([1e-2], everywhere[:1]), 8.0) == 40.0
 
 
+def test_a_half_that_misses_the_target_makes_eta_an_upper_bound():
+    """Both halves, one half and neither stay below the target: η counts all 40 batches for a half that does."""
+    untrained, never = np.zeros(40), np.zeros(40)
+
+    def table(system, *rates):
+        return [
+            {"system": system, "kappa": 1.0, "variation": 0.1, "learners": 1, "learning_rate": rate, "seed": seed}
+            | {"returns": " ".join(f"{x:g}" for x in curve)}
+            for rate, curves in rates
+            for seed, curve in enumerate(curves)
+        ]
+
+    rising = [RISING, RISING]
+    rows = [
+        *table(SYNCHRONOUS, (1e-12, [untrained] * 2), (1e-2, rising)),
+        *table(ONE_LEARNER, (1e-2, rising)),
+        *table(IN_ROUNDS, (1e-2, [RISING, never])),
+        *table(SAMPLING_ON, (1e-2, [never, never])),
+    ]
+    _, found = outcomes.efficiency([{name: str(value) for name, value in row.items()} for row in rows])
+    assert {row["system"]: row["missed"] for row in found} == {
+        SYNCHRONOUS: False,
+        ONE_LEARNER: False,
+        IN_ROUNDS: True,
+        SAMPLING_ON: True,
+    }
+    needed = {row["system"]: row["batches"] for row in found}
+    assert needed[IN_ROUNDS] == pytest.approx((needed[ONE_LEARNER] + 40.0) / 2, abs=0.01)
+
+
 def test_seeds_are_resampled_within_each_half():
     """Seeds that are alike give one number; where half of each half never arrives, samples lie between the extremes."""
     random, never = np.random.default_rng(0), 0 * RISING
