@@ -80,6 +80,7 @@ class IMPACT:
     discount: Scalar = 0.99
     lambda_: Scalar = 0.95
     clip: Scalar = 0.2  #: half-width of the trust region around the target policy.
+    clip_high: Scalar | None = None  #: half-width above a ratio of 1, `clip` by default.
     target_rho: Scalar = 2.0  #: truncation level of `behaviour / target`.
     rho_clip: Scalar = 1.0  #: bounds `target / behaviour` in V-trace's temporal differences.
     c_clip: Scalar = 1.0  #: bounds V-trace's traces.
@@ -94,7 +95,7 @@ class IMPACT:
         actor_critic.check_learning_rate(self.learning_rate)
         checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(clip=self.clip)
-        checks.positive(**checks.given(max_gradient_norm=self.max_gradient_norm))
+        checks.positive(**checks.given(clip_high=self.clip_high, max_gradient_norm=self.max_gradient_norm))
         checks.not_negative(rho_clip=self.rho_clip, c_clip=self.c_clip, value_coefficient=self.value_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
         checks.between_zero_and_one(discount=self.discount, lambda_=self.lambda_)
@@ -212,11 +213,14 @@ class IMPACT:
                 batch.target_log_ratio,
                 samples.advantage,
                 clip=self.clip,
+                clip_high=self.clip_high,
                 target_rho=self.target_rho,
                 ratio_cap=cap,
             ),
             value_loss=value_loss(policy.value, samples.target),
-            clipped=actor_critic.outside(_finite(policy.log_ratio) - _finite(batch.target_log_ratio), self.clip),
+            clipped=actor_critic.outside(
+                _finite(policy.log_ratio) - _finite(batch.target_log_ratio), self.clip, self.clip_high
+            ),
             version=version,
             lags=lags,
         )

@@ -64,6 +64,7 @@ class PPO:
     discount: Scalar = 0.99
     lambda_: Scalar = 0.95
     clip: Scalar = 0.2
+    clip_high: Scalar | None = None  #: half-width above a ratio of 1, `clip` by default; 0.28 is DAPO's clip-higher.
     value_coefficient: Scalar = 0.5
     value_clip: Scalar | None = None  #: bound on a value's distance from the behaviour policy's value.
     value_loss_clip: Scalar | None = None  #: upper bound of a sample's value loss.
@@ -80,7 +81,7 @@ class PPO:
         actor_critic.check_learning_rate(self.learning_rate)
         checks.counts(epochs=self.epochs, minibatch_size=self.minibatch_size)
         checks.positive(clip=self.clip)
-        optional = ("value_clip", "value_loss_clip", "max_gradient_norm", "kl_target")
+        optional = ("clip_high", "value_clip", "value_loss_clip", "max_gradient_norm", "kl_target")
         checks.positive(**checks.given(**{name: getattr(self, name) for name in optional}))
         checks.not_negative(value_coefficient=self.value_coefficient, kl_coefficient=self.kl_coefficient)
         checks.finite(value_coefficient=self.value_coefficient, entropy_coefficient=self.entropy_coefficient)
@@ -203,11 +204,13 @@ class PPO:
             batch,
             policy,
             cap,
-            policy_loss=ppo_loss(policy.log_ratio, batch.advantage, clip=self.clip, ratio_cap=cap),
+            policy_loss=ppo_loss(
+                policy.log_ratio, batch.advantage, clip=self.clip, clip_high=self.clip_high, ratio_cap=cap
+            ),
             value_loss=value_loss(
                 policy.value, batch.target, old_value=batch.value, clip=self.value_clip, loss_clip=self.value_loss_clip
             ),
-            clipped=actor_critic.outside(policy.log_ratio, self.clip),
+            clipped=actor_critic.outside(policy.log_ratio, self.clip, self.clip_high),
             version=version,
             lags=lags,
         )

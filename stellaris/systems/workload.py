@@ -98,7 +98,7 @@ class Evaluation:
         checks.whole(at_least=1, every=self.every, episodes=self.episodes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
     """The limits of a run, which stops at the first limit that is reached.
 

@@ -45,7 +45,7 @@ def test_optimizer_transcription(algorithm, steps, max_norm):
         close(got, params, 1e-4)
 
 
-BOUNDS = ("clip", "value_clip", "value_loss_clip", "kl_target", "max_gradient_norm")
+BOUNDS = ("clip", "clip_high", "value_clip", "value_loss_clip", "kl_target", "max_gradient_norm")
 POSITIVE = (*BOUNDS, "learning_rate", "epsilon")
 COUNTS = ("epochs", "minibatch_size")
 

@@ -30,6 +30,7 @@ OTHER = IMPACT(
     c_clip=0.7,
     discount=0.9,
     clip=0.1,
+    clip_high=0.2,
     target_rho=1.2,
     standardize_advantage=False,
     entropy_coefficient=0.2,
@@ -87,8 +88,9 @@ def transcription(config, apply_fn, params, batch, peers, rho):
     for i in np.flatnonzero(samples.valid):
         ratio, of_target, a = math.exp(log_ratio[i]), math.exp(batch.target_log_ratio[i]), samples.advantage[i]
         used = min(ratio, cap[i]) * min(1 / of_target, config.target_rho)
-        surrogate = min(used * a, min(max(used, 1 - config.clip), 1 + config.clip) * a)
-        clipped = abs(ratio / of_target - 1) > config.clip
+        low, high = 1 - config.clip, 1 + (config.clip if config.clip_high is None else config.clip_high)
+        surrogate = min(used * a, min(max(used, low), high) * a)
+        clipped = not low <= ratio / of_target <= high
         kl = ratio - 1 - log_ratio[i]
         rows.append((-surrogate, (value[i] - samples.target[i]) ** 2, entropy[i], kl, clipped, ratio > cap[i]))
     names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction")

@@ -36,7 +36,8 @@ def transcription(ppo, apply_fn, params, batch, peers, rho):
         held = [ratio, *(math.exp(evaluate(peer, i)[0] - batch.log_prob[i]) for peer in peers)]
         cap = max(min(held), rho) if peers else math.inf
         used, a = min(ratio, cap), batch.advantage[i]
-        surrogate = min(used * a, min(max(used, 1 - ppo.clip), 1 + ppo.clip) * a)
+        low, high = 1 - ppo.clip, 1 + (ppo.clip if ppo.clip_high is None else ppo.clip_high)
+        surrogate = min(used * a, min(max(used, low), high) * a)
         error = (value - batch.target[i]) ** 2
         if ppo.value_clip is not None:
             moved = min(max(value - batch.value[i], -ppo.value_clip), ppo.value_clip)
@@ -44,7 +45,7 @@ def transcription(ppo, apply_fn, params, batch, peers, rho):
         if ppo.value_loss_clip is not None:
             error = min(error, ppo.value_loss_clip)
         kl = ratio - 1 - log_ratio
-        rows.append((-surrogate, error, entropy, kl, abs(ratio - 1) > ppo.clip, ratio > cap))
+        rows.append((-surrogate, error, entropy, kl, not low <= ratio <= high, ratio > cap))
     names = ("policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "truncation_fraction")
     metrics = dict(zip(names, np.mean(rows, axis=0), strict=True))
     versions = batch.version[batch.valid]
@@ -58,6 +59,7 @@ CONFIGURATIONS = {
     "entropy": PPO(entropy_coefficient=0.05, value_coefficient=2.0),
     "value_clip": PPO(value_clip=0.3, clip=0.1),
     "penalty": PPO(kl_coefficient=0.3),
+    "clip_high": PPO(clip=0.1, clip_high=0.3),
     "value_loss_clip": PPO(value_loss_clip=0.5, value_coefficient=1),
     "everything": PPO(entropy_coefficient=0.1, value_clip=0.5, value_loss_clip=1.0, clip=0.4),
 }
