@@ -147,7 +147,7 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
     if version is not None:
         metrics["data_lag_mean"] = jnp.asarray(version).astype(span.mean.dtype) - span.mean
         metrics["data_lag_max"] = version - span.oldest
-        lag = version - jnp.asarray(batch.version)
+        lag = jnp.asarray(version, jnp.int32) - jnp.asarray(batch.version, jnp.int32)  # unsigned, it would wrap
         metrics["by_lag"] = lag_report(lag, log_ratio, valid=valid, clipped=clipped, truncated=truncated, lags=lags)
     return metrics
 

@@ -152,6 +152,18 @@ def test_data_lag_and_gradient_lag_add_up(clock):
     assert data_lag + update.staleness[0] == clock - 3
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.uint32])
+@pytest.mark.parametrize("version", [np.uint32(3), 3, 300])
+def test_versions_of_any_integers(dtype, version):
+    """Data from a newer policy than the one that learns has the lag 0, though unsigned differences wrap."""
+    batch = PPO().prepare(sample_trajectory(gaussian))
+    batch = batch._replace(version=jnp.full_like(batch.version, 5, dtype))
+    metrics = PPO().loss(gaussian, parameters(1, like=0), batch, version=version, lags=LAGS)[1]
+    assert np.flatnonzero(metrics["by_lag"].count).tolist() == [LAGS - 1 if version > 5 else 0]
+    assert metrics["data_lag_mean"] == metrics["data_lag_max"] == int(version) - 5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("network", "size", "count"), [("bare", 5, None), ("flax", 6, None), ("bare", 5, 3)])
 def test_update_is_a_loop_of_optimizer_steps(network, size, count):

@@ -272,7 +272,8 @@ class GRPO:
         if version is None:
             raise ValueError(f"version=None with discard={self.discard}: pass the version that learns")
         valid = checks.mask(batch.valid, batch.log_prob)
-        age = jnp.max(jnp.where(valid, version - jnp.asarray(batch.version), 0), axis=0)
+        ages = jnp.asarray(version, jnp.int32) - jnp.asarray(batch.version, jnp.int32)  # unsigned, they would wrap
+        age = jnp.max(jnp.where(valid, ages, 0), axis=0)
         fresh: jax.Array = valid & (age <= jnp.int32(self.discard))
         return fresh
 

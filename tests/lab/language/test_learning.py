@@ -175,6 +175,16 @@ def test_old_answers_are_discarded():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
+def test_answers_of_newer_versions_are_not_discarded():
+    """Though differences of unsigned versions wrap."""
+    batch = GRPO(ENV).prepare(write(ENV, [right, wrong, endless, right]))
+    batch = batch._replace(version=batch.version.astype(jnp.uint32))
+    params = jax.jit(MODEL.init)(jax.random.key(0))
+    assert GRPO(ENV, discard=3).loss(MODEL.apply, params, batch, version=2)[1]["answers"] == 4
+
+
+@pytest.mark.slow
 def test_a_refresh_in_mid_sequence_records_each_tokens_version():
     """Pieces of 4 steps, windows of 5: each token has the log-probability of the version that wrote it."""
     policy = RUNS.make_policy(ENV.spec)
