@@ -97,7 +97,7 @@ def runs_of(
         for place in itertools.product(*(range(len(axis)) for axis in settings)):
             chosen = {name: value for axis, i in zip(settings, place, strict=True) for name, value in axis[i].items()}
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
-            key = tuple(arguments.values())
+            key = tuple((type(value), value) for value in arguments.values())  # 1 and True are equal, and may differ
             if key not in made:
                 own = _schedule(schedule, arguments)
                 sizes, plan = plan_of(own)

@@ -130,6 +130,13 @@ def test_values_of_an_axis_keep_their_types():
         assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
 
 
+@pytest.mark.slow
+def test_equal_values_of_two_types_are_two_values():
+    """1 equals True, but a schedule may read them in two ways."""
+    result = sweep(WORKLOAD, CONFIG, lambda lag: schedule(0 if lag is True else lag), {"lag": [1, True]})
+    assert result.data_lag_mean.isel(seed=0, update=-1).values.tolist() == [1.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("axes", "error", "message"),
     [
