@@ -113,6 +113,9 @@ class Departures:
         call, status = ending
         if call.number not in self.pending:
             return None
+        # The body of a measured call may have returned, and its scaled time end later: it does not hang.
+        if status == "hung" and call.finished is not None and call.finished > now:
+            return None
         self.end(call, status, now)
         return call
 

@@ -308,7 +308,7 @@ class Lifecycle:
                 self.fleet.vacate(container)  # the call was killed before, but its body returns only now
             return
         assert call.finished is not None
-        due = call.finished + self._bodies.returned(call)
+        due = call.finished = call.finished + self._bodies.returned(call)
         # The event is not in the past, because it would then precede events that were due before the body returned.
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 

@@ -81,3 +81,18 @@ def test_wall_clock_measured():
         assert platform.next_completion(until=1.0) is invocation
         assert invocation.finished >= invocation.started + 12 * invocation.result()
         assert platform.now >= invocation.finished
+
+
+def test_a_measured_body_that_returned_does_not_hang():
+    """Its time is scaled, and ends long after a body that has not returned would be given up on."""
+
+    def body(context):
+        began = time.perf_counter()
+        while time.perf_counter() < began + 0.002:
+            pass
+
+    with deploy(Measured(150.0), clock="wall", hang_after=0.2) as platform:
+        platform.invoke("f", body)
+        done = platform.next_completion()
+        assert done.status == "completed"
+        assert done.finished >= 0.3
