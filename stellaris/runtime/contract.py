@@ -134,6 +134,7 @@ class Platform(Protocol):
           LookupError: if no function of this name is deployed.
           TypeError: if `count` is not an integer.
           ValueError: if `count` is below 1, or `at` has passed in virtual time.
+          RuntimeError: if the platform is closed.
         """
 
     def slots(self, name: str, *, concurrent: int) -> int:

@@ -72,9 +72,9 @@ def instant(name: str, at: float, clock: Clock) -> float:
     return at if at >= now else now
 
 
-def closed_error(name: str) -> RuntimeError:
-    """Returns the error for an invocation on a closed platform."""
-    return RuntimeError(f"invoke({name!r}) after close(): a platform runs once; make another one")
+def closed_error(name: str, method: str = "invoke") -> RuntimeError:
+    """Returns the error for a method that is called for a function of a closed platform."""
+    return RuntimeError(f"{method}({name!r}) after close(): a platform runs once; make another one")
 
 
 def own(invocation: Invocation, pools: Mapping[str, Pool]) -> Call:

@@ -131,6 +131,9 @@ class EnginePlatform(Platform):
             raise ValueError(f"function {name!r}: count={count} is below 1: give the number of containers")
         checks.whole(at_least=1, count=count)
         at = self.now if at is None else arguments.instant(name, at, self._clock)
+        # `next_completion` would make the containers even now, and nothing would end them.
+        if self._closed:
+            raise arguments.closed_error(name, "prewarm")
         self._life.fleet.warm_at(at, pool, count)
 
     def slots(self, name: str, *, concurrent: int) -> int:

@@ -71,6 +71,10 @@ def test_close():
         invocations[2].result()
     with pytest.raises(RuntimeError, match=r"invoke\('f'\) after close\(\)"):
         platform.invoke("f", nothing)
+    with pytest.raises(RuntimeError, match=r"prewarm\('f'\) after close\(\)"):
+        platform.prewarm("f")
+    assert platform.next_completion(until=3.0) is None
+    assert rows(platform) == log  # no container was made that nothing would end
 
 
 def test_leaving_the_context_closes():
