@@ -85,4 +85,6 @@ class Admission:
 
     def blocked(self) -> dict[str, int]:
         """Returns the number of waiting calls of each function that has waiting calls."""
-        return {name: len(pool.waiting) for name, pool in self._pools.items() if pool.waiting}
+        # Calls that were cancelled while they waited are still in the queue: `_serve` removes them.
+        waiting = {name: sum(call.status == "pending" for *_, call in p.waiting) for name, p in self._pools.items()}
+        return {name: number for name, number in waiting.items() if number}
