@@ -136,3 +136,12 @@ def test_integers(loss, name, unchecked):
     integers = {name: jnp.zeros((2, 3), jnp.int32)}
     message = f"{name} has dtype int32: expected floating point"
     raises(TypeError, message, loss, dict.fromkeys(REQUIRED[loss], ZEROS) | integers)
+
+
+def test_two_widths_of_a_trust_region_are_no_tuple(unchecked):
+    for loss in (ppo_loss, impact_loss, decoupled_ppo_loss):
+        arguments = dict.fromkeys(REQUIRED[loss], ZEROS)
+        with pytest.raises(TypeError, match=r"clip is a tuple: expected a number or an array; pass .* clip_high= for"):
+            loss(**arguments, clip=(0.2, 0.28))
+    with pytest.raises(TypeError, match="ratio_cap is a list: expected a number or an array$"):
+        ppo_loss(ZEROS, ZEROS, ratio_cap=[1.0])

@@ -146,6 +146,9 @@ def plain(x: Any) -> Any:
 def per_sample(first: Array, of: str, check: Callable[..., None], **settings: Any) -> None:
     """Raises unless every setting is a number that passes `check`, or floats with the shape of `first`, named `of`."""
     for name, setting in settings.items():
+        if isinstance(setting, tuple | list):
+            remedy = "; pass clip= for the lower half-width and clip_high= for the upper one" if name == "clip" else ""
+            raise TypeError(f"{name} is a {type(setting).__name__}: expected a number or an array{remedy}")
         if setting is None or jnp.ndim(setting) == 0:
             check(**{name: setting})
         else:

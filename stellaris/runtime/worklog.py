@@ -97,7 +97,7 @@ class WorkLog:
 
     @classmethod
     def from_csv(cls, path: str | os.PathLike[str]) -> "WorkLog":
-        """Reads a log: a CSV file whose columns are the fields of `Work`.
+        """Reads a log: a CSV file, separated by commas, whose columns are the fields of `Work`.
 
         The columns `function` and `seconds` are needed. The others may be missing, or empty in a row that has no such
         value. Rows are sorted by `started`, if every row has it.
@@ -111,7 +111,7 @@ class WorkLog:
         """
         name = os.fspath(path)
         with open(path, newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, skipinitialspace=True)
             try:
                 _check_columns(name, list(reader.fieldnames or ()))
                 rows = [_work(row, f"{name}, line {reader.line_num}") for row in reader]
@@ -186,7 +186,8 @@ class WorkLog:
 def _check_columns(name: str, columns: list[str]) -> None:
     """Checks the names of a file's columns."""
     if missing := [column for column in _REQUIRED if column not in columns]:
-        raise ValueError(f"{name} has the columns {columns}: column {missing[0]!r} is missing")
+        remedy = "; separate columns by commas" if len(columns) == 1 and missing[0] in columns[0] else ""
+        raise ValueError(f"{name} has the columns {columns}: column {missing[0]!r} is missing{remedy}")
     if unknown := [column for column in columns if column not in _READ]:
         raise ValueError(f"{name} has an unknown column {unknown[0]!r}: remove it, or rename it to one of {[*_READ]}")
 

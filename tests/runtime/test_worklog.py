@@ -48,7 +48,11 @@ def test_a_file_by_hand(tmp_path):
 
 def test_two_columns_are_enough(tmp_path):
     """Rows then stay in the order of the file, as they do if one of them has no start."""
-    for text in ("seconds,function\n2,b\n1,a\n", "seconds,function,started\n2,b,9\n1,a,\n"):
+    for text in (
+        "seconds,function\n2,b\n1,a\n",
+        "seconds, function\n2, b\n1, a\n",
+        "seconds,function,started\n2,b,9\n1,a,\n",
+    ):
         log = WorkLog.from_csv(written(tmp_path, "\ufeff" + text))
         assert [(row.function, row.seconds) for row in log.rows] == [("b", 2.0), ("a", 1.0)]
     with pytest.raises(ValueError, match="has no staleness"):
@@ -70,7 +74,11 @@ def test_what_is_saved_is_read(tmp_path):
     [
         ("function,second\nactor,1\n", r"has the columns \['function', 'second'\]: column 'seconds' is missing"),
         ("function,seconds,stalenes\nactor,1,1\n", "unknown column 'stalenes': remove it, or rename it to one of"),
-        ("", "column 'function' is missing"),
+        ("", "column 'function' is missing$"),
+        (
+            "function;seconds\nactor;1\n",
+            r"\['function;seconds'\]: column 'function' is missing; separate columns by com",
+        ),
         ("function,seconds\n", "has no rows: expected one for each piece of work"),
         ("function,seconds\nactor,1\nactor,fast\n", "line 3: seconds='fast' is not a number"),
         ("function,seconds\nactor,\n", "line 2: seconds='' is not a number"),

@@ -120,7 +120,9 @@ def main(arguments: argparse.Namespace) -> int:
         with atomic_write(arguments.out / "settings.json") as file:
             json.dump(settings, file, indent=1)
         for row in halves(name, tables[name]):
-            print(f"  {row['method']}, {row['rate']} rate: half is lost at lag {row['half']} ({row['interval']})")
+            # It is NaN if the method has not learned without lag, as in a smoke run.
+            lost = "at a lag that cannot be told" if row["half"] == "nan" else f"at lag {row['half']} ({row['interval']})"
+            print(f"  {row['method']}, {row['rate']} rate: half is lost {lost}")
     return 0
 
 

@@ -64,7 +64,7 @@ class Versions:
         values = self._values.get(name)
         if values is None:
             known = sorted(self._values.keys() - {OBJECTS})
-            raise LookupError(f"{name!r} was never published: the store knows {known}")
+            raise LookupError(f"{name!r} was never published: the store knows {known}; publish a version of it first")
         if version not in values:
             raise LookupError(f"{name!r} version {version} is not in the store, which keeps {self.of(name)}")
         return values[version]
