@@ -143,5 +143,5 @@ def test_two_widths_of_a_trust_region_are_no_tuple(unchecked):
         arguments = dict.fromkeys(REQUIRED[loss], ZEROS)
         with pytest.raises(TypeError, match=r"clip is a tuple: expected a number or an array; pass .* clip_high= for"):
             loss(**arguments, clip=(0.2, 0.28))
-    with pytest.raises(TypeError, match="ratio_cap is a list: expected a number or an array$"):
+    with pytest.raises(TypeError, match=r"ratio_cap is a list: expected a number or an array$"):
         ppo_loss(ZEROS, ZEROS, ratio_cap=[1.0])

@@ -121,8 +121,8 @@ def main(arguments: argparse.Namespace) -> int:
             json.dump(settings, file, indent=1)
         for row in halves(name, tables[name]):
             # It is NaN if the method has not learned without lag, as in a smoke run.
-            lost = "at a lag that cannot be told" if row["half"] == "nan" else f"at lag {row['half']} ({row['interval']})"
-            print(f"  {row['method']}, {row['rate']} rate: half is lost {lost}")
+            lost = "a lag that cannot be told" if row["half"] == "nan" else f"lag {row['half']} ({row['interval']})"
+            print(f"  {row['method']}, {row['rate']} rate: half is lost at {lost}")
     return 0
 
 
