@@ -33,6 +33,7 @@ _SETTINGS = {
     "axes.axisbelow": True,
     "grid.alpha": 0.3,
     "legend.frameon": False,
+    "hatch.linewidth": 0.3,
     "savefig.dpi": 200,
     "figure.constrained_layout.use": True,
 }

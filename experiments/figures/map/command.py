@@ -130,7 +130,9 @@ def report(out: Path) -> None:
             these = [*advantages(speeds, eta, what=what, growth=growth)]
             rows += [{"what": what, "growth": growth, **row} for row in these]
             told = f"{name}: Stellaris against the best of the others, equal {_TOLD[what]}, g = {growth:g}"
-            _draw(these, "best", out / f"map_{what}_g{growth:g}_{name}", told, "ratio")
+            place = ("system", "kappa", "variation", "learners")
+            marked = [{**row, "at_most": eta.at_most(*(row[column] for column in place))} for row in these]
+            _draw(marked, "best", out / f"map_{what}_g{growth:g}_{name}", f"{told}; at most, if hatched", "ratio")
         short = [{key: x if isinstance(x, str) else float(f"{x:.4g}") for key, x in row.items()} for row in rows]
         output.write_rows(out / f"map_{name}.csv", short)
 

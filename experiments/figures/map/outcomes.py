@@ -1,7 +1,9 @@
 """The outcomes of the map: steps to a return, speed-ups, and their products."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -113,9 +115,11 @@ class Efficiency:
 
     Args:
       measured: η by system, and by κ, variation and number of learners.
+      missed: the deployments, by system, of which a curve stayed below the target, so that η is an upper bound.
     """
 
     measured: Mapping[str, Mapping[tuple[float, ...], float]]
+    missed: Mapping[str, AbstractSet[tuple[float, ...]]] = field(default_factory=dict)
     _functions: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __call__(self, system: str, kappa: float, variation: float, learners: int) -> float:
@@ -137,6 +141,18 @@ class Efficiency:
         place = [math.log2(place[0]), place[1], math.log2(place[2])]
         return float(own([[place[i] for i in keep]])[0])
 
+    def at_most(self, system: str, kappa: float, variation: float, learners: int) -> bool:
+        """Whether η is interpolated from a deployment in `missed`, and so an upper bound."""
+        axes = [sorted({key[i] for key in self.measured[system]}) for i in range(3)]
+        nearest = (around(x, axis) for x, axis in zip((kappa, variation, learners), axes, strict=True))
+        return not self.missed.get(system, frozenset()).isdisjoint(itertools.product(*nearest))
+
+
+def around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
+    """Returns the nearest of the ascending values below and above, which may be the same."""
+    below, above = [y for y in measured if y <= x], [y for y in measured if y >= x]
+    return {max(below, default=measured[0]), min(above, default=measured[-1])}
+
 
 def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
     """Returns η of the systems of a table, and a row for every measured deployment, with a 95 % bootstrap interval."""
@@ -151,12 +167,17 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
     random = np.random.default_rng(0)
     bases = resampled(synchronous, target, random)
     measured: dict[str, dict[tuple[float, ...], float]] = {}
+    below: dict[str, set[tuple[float, ...]]] = {}
     table = []
     for (system, *place), curves in of.items():
         batches = needed(curves, target)
         low, high = np.quantile(bases / resampled(curves, target, random), (0.025, 0.975))
         kappa, variation, learners = place
         measured.setdefault(system, {})[kappa, variation, learners] = base / batches
+        # One half that does not reach the target is enough to make η an upper bound.
+        missed = not np.isfinite(needed_by_half(curves, target)).all()
+        if missed:
+            below.setdefault(system, set()).add((kappa, variation, learners))
         table.append(
             {
                 "system": system,
@@ -165,14 +186,13 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
                 "learners": learners,
                 "target": float(f"{target:.4g}"),
                 "batches": float(f"{batches:.4g}"),
-                # One half that does not reach the target is enough to make η an upper bound.
-                "missed": not np.isfinite(needed_by_half(curves, target)).all(),
+                "missed": missed,
                 "eta": float(f"{base / batches:.4g}"),
                 "eta_low": float(f"{low:.4g}"),
                 "eta_high": float(f"{high:.4g}"),
             }
         )
-    return Efficiency(measured), table
+    return Efficiency(measured, below), table
 
 
 # ---- the map ---------------------------------------------------------------------------------------------------------

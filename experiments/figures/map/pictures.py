@@ -30,7 +30,10 @@ class Mark(NamedTuple):
 def draw(
     rows: Sequence[Mapping[str, Any]], column: str, path: Path, title: str, marks: Sequence[Mark], label: str
 ) -> None:
-    """Draws a column of the map as contours: a row of panels per system, a panel per variation of durations."""
+    """Draws a column of the map as contours: a row of panels per system, a panel per variation of durations.
+
+    Where a row's `at_most` is true, its number is an upper bound, and the map is hatched.
+    """
     systems = list(dict.fromkeys(row["system"] for row in rows))
     variations = sorted({row["variation"] for row in rows})
     with plots.figure(
@@ -66,6 +69,10 @@ def _contours(axes: Axes, rows: Sequence[Mapping[str, Any]], column: str) -> Any
     filled = axes.contourf(kappas, learners, ratio, levels=levels, cmap="PuOr_r", norm=norm, extend="both")
     axes.contour(kappas, learners, ratio, levels=levels, colors="0.5", linewidths=0.4)
     axes.contour(kappas, learners, ratio, levels=[0.0], colors="black", linewidths=1.6)
+    bound = {(row["kappa"], row["learners"]): float(row.get("at_most", False)) for row in rows}
+    hatched = np.array([[bound[kappa, n] for kappa in kappas] for n in learners])
+    if hatched.any():
+        axes.contourf(kappas, learners, hatched, levels=[0.5, 1.5], colors="none", hatches=["///"])
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")

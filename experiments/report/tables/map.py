@@ -1,11 +1,11 @@
 """The tables of the map of where asynchronous learners win."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
-from experiments.figures.map.outcomes import MACHINES, TIME, USE, Speeds, rate
+from experiments.figures.map.outcomes import MACHINES, TIME, USE, Speeds, around, rate
 from experiments.report.tables.results import rounded, rows
 from experiments.report.tables.table import Table
 
@@ -114,14 +114,8 @@ def bounded(kappa: float, learners: int, missed: AbstractSet[tuple[float, int]])
       >>> bounded(16.0, 4, {(8.0, 16)}), bounded(16.0, 8, {(8.0, 16)}), bounded(0.25, 8, {(8.0, 16)})
       (False, True, False)
     """
-    kappas, numbers = _around(kappa, _MEASURED_KAPPAS), _around(learners, _MEASURED_LEARNERS)
+    kappas, numbers = around(kappa, _MEASURED_KAPPAS), around(learners, _MEASURED_LEARNERS)
     return any(place in missed for place in itertools.product(kappas, numbers))
-
-
-def _around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
-    """Returns the nearest measured values below and above, which may be the same."""
-    below, above = [y for y in measured if y <= x], [y for y in measured if y >= x]
-    return {max(below, default=measured[0]), min(above, default=measured[-1])}
 
 
 def foretold() -> Table:

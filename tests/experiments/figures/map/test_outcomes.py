@@ -4,8 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
-from experiments.figures.map import outcomes
+from experiments.figures.map import outcomes, pictures
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS, Point
 from experiments.figures.map.outcomes import MACHINES, TIME, Curves, Efficiency, Speeds, advantages
 from experiments.figures.map.speed import Grid, measure
@@ -134,3 +135,25 @@ def test_every_deployment_is_measured_once():
     grid = Grid((1.0, 2.0), (0.1,), (1, 4), (1, 4), (0.0, 1.0), (0.1, 1.4), 4)
     points = [*grid.points()]
     assert len({*points}) == len(points) == 2 * (2 + 2 + 2 * (2 + 4))
+
+
+def test_upper_bounds_are_hatched(tmp_path, monkeypatch):
+    """η is an upper bound between a deployment that missed the target and its neighbours, and the map hatches it."""
+    measured = {(kappa, v, n): 1.0 for kappa in (1.0, 8.0) for v in (0.1, 1.0) for n in (1, 4, 16)}
+    eta = Efficiency({IN_ROUNDS: measured, SAMPLING_ON: measured}, {IN_ROUNDS: {(8.0, 1.0, 16)}})
+    at = [(16.0, 1.0, 16), (2.0, 0.5, 8), (1.0, 1.0, 16), (8.0, 0.1, 16), (8.0, 1.0, 4), (8.0, 1.0, 64)]
+    assert [eta.at_most(IN_ROUNDS, *place) for place in at] == [True, True, False, False, False, True]
+    assert not any(eta.at_most(SAMPLING_ON, *place) for place in at)
+    drawn = []
+    whole = Axes.contourf
+    monkeypatch.setattr(Axes, "contourf", lambda *args, **named: drawn.append((args, named)) or whole(*args, **named))
+    rows = [
+        {"system": system, "kappa": kappa, "variation": 0.1, "learners": n, "best": kappa * n}
+        | {"at_most": (system, n) == (IN_ROUNDS, 4)}
+        for system in (IN_ROUNDS, SAMPLING_ON)
+        for kappa in (1.0, 8.0)
+        for n in (1, 4)
+    ]
+    pictures.draw(rows, "best", tmp_path / "map", "title", (), "ratio")
+    (((_, kappas, learners, hatched), _),) = [one for one in drawn if "hatches" in one[1]]
+    assert (kappas, learners, hatched.tolist()) == ([1.0, 8.0], [1, 4], [[0.0, 0.0], [1.0, 1.0]])
