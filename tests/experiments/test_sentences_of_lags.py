@@ -57,6 +57,23 @@ def test_one_method_above_another(task, one, other, lags, said):
     assert not missing(PAGE, said)
 
 
+def test_half_of_ppos_return():
+    """In the overview: the runs of this study, and PPO's second set of runs."""
+    first, second = (
+        [
+            f"{float(row['half']):.0f}"
+            for row in rows(RESULTS / study / "half.csv")
+            if (row["method"], row["rate"]) == (method, "best")
+        ]
+        for study, method in (("lab-lag", "PPO"), ("lab-corrections", "PPO, rerun"))
+    )
+    assert not missing(
+        "docs/results.md",
+        f"at an age of {first[0]} batches on CartPole, {first[1]} on Acrobot and {first[2]} on Breakout, and in a "
+        f"second set of runs at {second[0]}, {second[1]} and {second[2]}.",
+    )
+
+
 def test_no_cap_is_above_ppo():
     for task in (CARTPOLE, ACROBOT, BREAKOUT):
         for cap in ("cap, demo", "cap, theorem"):

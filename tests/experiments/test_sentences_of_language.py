@@ -49,6 +49,29 @@ def test_the_runs():
     assert not missing("docs/registrations/lab-language.md", "on an NVIDIA H100 at commit c7ebff8")
 
 
+def test_the_overview():
+    """Which corrections have the most at 64 and at 256 updates, and which intervals are apart."""
+    of = {
+        lag: {
+            row["method"]: [float(row[name]) for name in ("outcome", "low", "high")]
+            for row in rows(OWN / "best.csv")
+            if row["lag"] == lag
+        }
+        for lag in ("64", "256")
+    }
+    weights, short = ("AReaL", "TIS, tokens", "IcePop", "CISPO"), ("M2PO", "TOPR")
+    others = {name for name in of["64"] if name not in weights}
+    assert all(of["64"][one][0] > of["64"][other][0] for one in weights for other in others)
+    assert all(of["64"][one][1] < of["64"][other][2] for one, other in (("AReaL", "M2PO"), ("CISPO", "TOPR")))
+    assert min(of["64"][one][1] for one in weights) < min(of["64"][other][2] for other in short)
+    assert all(of["256"][one][1] > of["256"][other][2] for one in weights[:3] for other in {*others, "CISPO"})
+    assert not missing(
+        "docs/results.md",
+        "at 8 to 32 M2PO and TOPR are; at 64 a truncated or masked weight for each token has the most, with intervals "
+        "that overlap theirs; at 256 AReaL, TIS and IcePop are above all others",
+    )
+
+
 def test_the_border_of_stability():
     """The answer, and each sentence about stable rates and slopes."""
     slopes = rows(OWN / "q1.csv")
