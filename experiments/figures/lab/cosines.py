@@ -11,6 +11,8 @@ from experiments.toolkit import plots
 
 #: The claim holds if the cosine without lag is below the first bound, and at a long lag above the second.
 FRESH, STALE, LONG = 0.1, 0.2, 16
+#: Dashes that differ in print: those of other pictures, and two for further methods.
+_DASHES: Sequence[Any] = (*(line["linestyle"] for line in plots.LINES), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 
 def answered(task: str, rows: Sequence[dict[str, str]], rate: float) -> Iterator[dict[str, Any]]:
@@ -57,7 +59,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
             for i, method in enumerate(methods):
                 own = [row for row in rows if (row["task"], row["method"]) == (task, method)]
                 lags = [row["lag"] for row in own]
-                style = {"color": colours[i], "linestyle": plots.LINES[i % len(plots.LINES)]["linestyle"]}
+                style = {"color": colours[i], "linestyle": _DASHES[i % len(_DASHES)]}
                 axes.plot(lags, [row["cosine"] for row in own], label=method, linewidth=1.3, **style)
                 low, high = ([row[end] for row in own] for end in ("low", "high"))
                 axes.fill_between(lags, low, high, color=colours[i], alpha=0.15, linewidth=0)

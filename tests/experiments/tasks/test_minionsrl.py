@@ -186,6 +186,7 @@ def test_the_systems():
     assert azure.system == Synchronous(task.ppo)
     assert isinstance(impact.system, CircularReplay)
     assert len({*minionsrl.STYLES.values()}) == 5
+    assert len({line for _, line in minionsrl.STYLES.values()}) == 5  # in print, colours do not tell them apart
 
 
 def test_baselines_are_on_reserved_machines():

@@ -5,15 +5,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from matplotlib.axes import Axes
 
 from experiments import command
-from experiments.figures.lab import gradients
+from experiments.figures.lab import cosines, gradients
 from experiments.figures.lab.compensated import LIMIT, METHODS, Compensated
 from experiments.figures.lab.gradients import GROUPS, Case, scale_of
 from experiments.figures.lab.gradients_report import border, helps, surface_of
 from experiments.figures.lab.outcomes import Cells
 from stellaris import PPO
 from stellaris.aggregation import add_delay_compensation, gap_aware, limit_alignment
+from tests.experiments.committed import RESULTS
 from tests.experiments.csv_rows import rows as csv_rows
 
 PRESET = gradients.PRESETS["small"]
@@ -157,3 +159,15 @@ def test_the_study(tmp_path):
     answers = {name: (tmp_path / f"{name}.csv").read_text() for name in ("best", "half", "helps", "border", "cosine")}
     assert command.main(["lab-gradients", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
     assert {name: (tmp_path / f"{name}.csv").read_text() for name in answers} == answers
+
+
+def test_lines_of_cosines_differ_in_print(tmp_path, monkeypatch):
+    """Five methods, as in the study, have five dashes."""
+    drawn = []
+    plot = Axes.plot
+    monkeypatch.setattr(Axes, "plot", lambda *args, **style: drawn.append(style) or plot(*args, **style))
+    methods = dict.fromkeys(row["method"] for row in csv_rows(RESULTS / "lab-gradients" / "cosine.csv"))
+    number = {"lag": 0, "cosine": 0.5, "low": 0.4, "high": 0.6}
+    cosines.draw([{"task": "CartPole", "method": method, **number} for method in methods], tmp_path / "cosines")
+    assert [style["label"] for style in drawn] == [*methods]
+    assert len({style["linestyle"] for style in drawn}) == len(methods) == 5
