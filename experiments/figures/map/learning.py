@@ -73,7 +73,7 @@ def curves(
         directory=folder,
         on_progress=on_progress,
     )
-    sampled = np.minimum(result.steps.cumsum("update").values // steps, of.batches - 1)
+    sampled = batch_of(result.steps.cumsum("update").values, of.batches)
     episodes = result.episodes.values
     totals = np.nan_to_num(result.episode_return.values) * episodes
     shape = (*episodes.shape[:2], of.batches)
@@ -83,6 +83,15 @@ def curves(
         np.add.at(returns[place], sampled[place], totals[place])
     with np.errstate(invalid="ignore"):
         return np.asarray(returns / ended)
+
+
+def batch_of(sampled: NDArray, batches: int) -> NDArray:
+    """Returns the batch, from 0, that holds the last of the steps that were sampled until a version.
+
+    A batch's own last step belongs to it, and steps after the last batch count as the last batch's.
+    """
+    found: NDArray = np.clip((sampled - 1) // (ACTORS * FRAGMENT), 0, batches - 1)
+    return found
 
 
 def rows(of: Learning, point: Point, found: NDArray) -> Iterator[Mapping[str, Any]]:

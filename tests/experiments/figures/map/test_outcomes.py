@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from experiments.figures.map import outcomes, pictures
-from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS, Point
+from experiments.figures.map import learning, outcomes, pictures
+from experiments.figures.map.deployments import (
+    ACTORS,
+    DATA_PARALLEL,
+    FRAGMENT,
+    IN_ROUNDS,
+    ONE_LEARNER,
+    SAMPLING_ON,
+    SYNCHRONOUS,
+    Point,
+)
+from experiments.figures.map.learning import Learning
 from experiments.figures.map.outcomes import MACHINES, TIME, Curves, Efficiency, Speeds, advantages
 from experiments.figures.map.speed import Grid, measure
+from stellaris.lab import CartPole
 
 RISING = np.arange(40.0)
 
@@ -79,6 +90,23 @@ def test_seeds_are_resampled_within_each_half():
 def test_the_target_lies_between_the_untrained_and_the_best():
     returns = np.stack([np.full((2, 40), 10.0), np.full((2, 40), 50.0), np.full((2, 40), 110.0)])
     assert outcomes.target_of(Curves([1e-12, 1e-3, 1e-2], returns)) == pytest.approx(10.0 + 0.8 * 100.0)
+
+
+def test_episodes_count_in_the_batch_in_which_they_end():
+    """The first version of a system in rounds is made of the first batch, and its episodes ended in it."""
+    of_a_batch = ACTORS * FRAGMENT
+    sampled = np.array([0, 1, of_a_batch, of_a_batch, of_a_batch + 64, 2 * of_a_batch, 3 * of_a_batch, 5 * of_a_batch])
+    assert learning.batch_of(sampled, 4).tolist() == [0, 0, 0, 0, 1, 1, 2, 3]
+
+
+@pytest.mark.slow
+def test_every_batch_has_its_episodes():
+    """Episodes of an untrained policy on CartPole take some 20 steps: some end in each batch, also in the first."""
+    few = Learning((1.0,), (0.1,), (2,), (1e-3,), seeds=1, batches=3)
+    found = learning.curves(few, Point(SYNCHRONOUS, 1.0, 0.0), CartPole(), None, None)
+    assert found.shape == (2, 1, 3)
+    assert np.isfinite(found[..., :2]).all()
+    assert np.isnan(found[..., 2]).all()  # the run ends with the third batch, from which no version is learned
 
 
 def test_learning_is_interpolated():
