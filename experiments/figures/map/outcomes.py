@@ -75,8 +75,12 @@ def batches_to(returns: NDArray, target: float) -> float:
 
 
 def needed(curves: Curves, target: float) -> float:
-    """Returns the mean of `needed_by_half`, with all batches for a half that does not reach the target."""
-    return float(np.mean([min(batches, float(curves.returns.shape[2])) for batches in needed_by_half(curves, target)]))
+    """Returns the mean of `needed_by_half`; a half that does not reach the target counts with the batches of its curve.
+
+    These are fewer than those of the run if no version was learned from the last batch.
+    """
+    seen = np.flatnonzero(np.isfinite(curves.returns).any(axis=(0, 1)))[-1] + 1
+    return float(np.mean([min(batches, float(seen)) for batches in needed_by_half(curves, target)]))
 
 
 def needed_by_half(curves: Curves, target: float) -> Sequence[float]:

@@ -45,6 +45,9 @@ def test_the_best_rate_is_not_chosen_on_the_seeds_that_are_reported():
     everywhere = np.array([[never] * 4, [fast] * 4])
     assert outcomes.needed(Curves([1e-12, 1e-2], everywhere), 8.0) == pytest.approx(12.5)
     assert outcomes.needed(Curves([1e-2], everywhere[:1]), 8.0) == 40.0
+    # The curve ends a batch before the run, from whose last batch no version was learned.
+    unseen = np.where(np.arange(40) < 39, everywhere[:1], np.nan)
+    assert outcomes.needed(Curves([1e-2], unseen), 8.0) == 39.0
 
 
 def test_a_half_that_misses_the_target_makes_eta_an_upper_bound():
