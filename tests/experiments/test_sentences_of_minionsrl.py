@@ -263,20 +263,26 @@ def test_hopper_on_the_event_loop() -> None:
     home = SMALL / "minionsrl-training" / "hopper"
     named = {row["actors"]: row for row in rows(home / "table.csv")}
     table = {name: [shown(row[f"{spent} / all"]) for spent in ("s", "USD")] for name, row in named.items()}
-    assert {int(row["seed"]) for row in rows(home / "runs.csv")} == {*range(40, 45)}
-    name, before = "learned, for time, fine-tuned", "learned, for time, on CartPole-v1"
-    episodes = rows(minionsrl.SCHEDULERS / "Hopper-v4-authors-0.0003-time-fine-tuned.csv")
+    runs = rows(home / "runs.csv")
+    assert {int(row["seed"]) for row in runs} == {*range(40, 47)}
+    name = "learned, for time, fine-tuned"
+    file = "Hopper-v4-authors-0.0003-time-fine-tuned"
     budget = minionsrl.BUDGETS["Hopper-v4", "authors-0.0003"]
-    means = mean_actors(budget, "Hopper-v4-authors-0.0003-time-fine-tuned")
-    assert named[name]["reached"] == "5 of 5"
+    episodes, means = rows(minionsrl.SCHEDULERS / f"{file}.csv"), mean_actors(budget, file)
+    assert named[name]["reached"] == "6 of 7"
+    few = [row for row in runs if row["schedule"] in ("8", "16")]
+    assert (len(few), max(float(row["cost_pay_per_use"]) for row in few) <= budget) == (14, True)
+    cartpole = {row["actors"]: row for row in rows(home.parent / "table.csv") if row["testbed"] == AUTHORS}["16"]
+    longer = [f"{float(middle(row['s / all'])):.1f}" for row in (cartpole, named["16"])]
+    assert longer == ["1.1", "1.1"]  # about a tenth
     assert not missing(
         PAGE,
-        f"{table[name][0]} of Max's time for {table[name][1]} of its cost, with {named[name]['mean actors']} actors on "
-        "average, and all of five runs within the budget.",
+        f"for {middle(cartpole['USD / all'])} and {middle(named['16']['USD / all'])} of the cost; on HalfCheetah",
+        f"with {named[name]['mean actors']} actors on average, and take {table[name][0]} of Max's time for "
+        f"{table[name][1]} of its cost.",
         f"after {len(episodes)} runs of Hopper that cost {sum(float(row['cost']) for row in episodes):.2f} USD",
-        f"lowered its mean number of actors from {means[0]} to {means[1]}",
-        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}.",
-        f"in {named[before]['reached']} runs as it is, at {table[before][0]} and {table[before][1]} in these",
+        f"lowered its mean number of actors from {means[0]} to {means[1]}.",
+        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}, each",
     )
     azure = {row["actors"]: (row["s / all"], row["USD, Azure / all"]) for row in named.values()}
     assert all(azure[number][0] == azure[number][1] for number in ("8", "16"))
