@@ -1,4 +1,4 @@
-"""The table of other projects' options in `docs/functions.md`: its calls compute what those projects compute."""
+"""The tables of other projects' options in `docs/options.md`: their calls compute what those projects compute."""
 
 import ast
 import re
@@ -11,8 +11,7 @@ import pytest
 
 import stellaris
 
-PAGE = (Path(__file__).parent.parent / "docs" / "functions.md").read_text()
-TABLES = PAGE.partition("## Options of verl, TRL, AReaL and prime-rl")[2]
+TABLES = (Path(__file__).parent.parent / "docs" / "options.md").read_text()
 ROWS = [
     re.split(r"(?<!\\) \| ", line.strip("| ")) for line in TABLES.splitlines() if line.startswith(("| `", "| metric"))
 ]
