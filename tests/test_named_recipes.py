@@ -1,5 +1,6 @@
 """Rows of `docs/functions.md` that compose returns: their calls compute what rlax, or a loop, computes."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -68,6 +69,31 @@ def test_a_next_value_of_its_own(names):
         error = reward[t] + discount[t] * next_value[t] - value[t]
         expected[t] = error + np.where(done[t], 0.0, 0.95 * discount[t] * expected[t + 1])
     close(found, expected[:T], 1e-12)
+
+
+def test_truncation_with_resets_within_the_step(names):
+    """The values of the last observations in the rewards do the same as next values of their own."""
+    (call,) = re.findall(r"`(gae\(reward \+ gamma [^`]+)`", PAGE)
+    (usual,) = re.findall(r"`discount = (gamma [^`]+)`", PAGE)
+    random = np.random.default_rng(1)
+    done = names["done"]
+    truncated = done & (jnp.arange(B) == 0)
+    own = names | {"gamma": 0.9, "truncated": truncated, "terminated": done & ~truncated}
+    own |= {"last_value": jnp.asarray(random.normal(size=(T, B)))}
+    own |= {"next_value": jnp.where(done, own["last_value"], own["value"][1:]), "discount": eval(usual, own)}
+    expected, carried, *_ = cells("a next value of its own")
+    own |= {"carried": eval(carried.partition(" = ")[2], own)}
+    close(eval(call, own), eval(expected, own), 1e-12)
+
+
+def test_settings_of_other_projects_have_the_names_here():
+    """The column of this library has fields of `PPO` or of a workload, or calls of functions."""
+    table = PAGE.partition("| CleanRL |")[2].partition("\n\n")[0].splitlines()[2:]
+    fields = {field.name for of in (stellaris.PPO, stellaris.IMPALA) for field in dataclasses.fields(of)}
+    known = {*fields, "IMPALA", "vtrace"}
+    for row in table:
+        for code in re.findall(r"`([^`]+)`", row.split(" | ")[3]):
+            assert code in known or code.startswith(("PPO(", "Workload(", "discount = ", "gae(", "value_loss("))
 
 
 @pytest.mark.filterwarnings("ignore:Rlax :PendingDeprecationWarning")
