@@ -481,7 +481,9 @@ def test_corrections_on_the_language_task():
 def test_neighbouring_seeds():
     """Their returns are not correlated: of n seeds in any order, the expected autocorrelation is -1/n."""
     settings = {}
-    for path in sorted(RESULTS.rglob("runs.csv")):
+    # Runs since the seeds of environments are hashed share no initial states.
+    hashed = {SMALL / "minionsrl-training" / place / "runs.csv" for place in ("hopper", "halfcheetah")}
+    for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):
         for row in rows(path):
             if row.get("system") and row.get("final_return"):
                 name = (path, row["environment"], row["system"], row["setting"])
@@ -504,7 +506,7 @@ def test_neighbouring_seeds():
     observed = correlation({group: np.arange(n) for group, n in sizes.items()})
     assert not missing(
         "docs/results.md",
-        f"In {sum(map(len, chosen)):,} of these runs, of {len(chosen)} systems and settings",
+        f"In {sum(map(len, chosen)):,} of the older runs, of {len(chosen)} systems and settings",
         f"a correlation of {observed:.2f} beyond that of shuffled seeds, with a standard error of "
         f"{np.std(shuffled):.2f}:",
     )

@@ -1,7 +1,7 @@
 """The tables of the map of where asynchronous learners win."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
@@ -119,48 +119,63 @@ def bounded(kappa: float, learners: int, missed: AbstractSet[tuple[float, int]])
 
 
 def foretold() -> Table:
-    """Returns what the map foretells of the deployments that were run on the event loop."""
+    """Returns what the map foretold of the deployments that were run on the event loop, as it was registered."""
     lines = []
     for row in rows("small/stellaris-map-hopper/table.csv"):
-        place = tuple(float(row[name]) for name in ("kappa", "variation", "learners"))
-        told = [_foretold(task, row["system"], *place) for task in _TASKS]
-        marked = [at_most + one[name] for name in ("eta", "best") for one, at_most in told]
-        lines.append((_WAYS[row["system"]], *(f"{number:g}" for number in place), told[0][0]["speed"], *marked))
+        told = [_registered(task, row) for task in _TASKS]
+        marked = [_marked(one, name) for name in ("eta", "best") for one in told]
+        lines.append((_WAYS[row["system"]], *_deployment(row), f"{float(told[0]['speed']):.2f}", *marked))
     headings = ("Stellaris' actors", "κ", "variation", "learners", "S", "η, CartPole", "η, Acrobot")
     return Table((*headings, "time of the best other / time of Stellaris, CartPole", "Acrobot"), lines)
 
 
 def confirmed() -> Table:
-    """Returns what the map foretells of Hopper's deployments, and what was found on the event loop."""
+    """Returns what the map foretold of Hopper's deployments, what it says now, and what was found on the event loop."""
     lines = []
     for row in rows("small/stellaris-map-hopper/table.csv"):
-        place = tuple(float(row[name]) for name in ("kappa", "variation", "learners"))
-        told = [_foretold(task, row["system"], *place) for task in _TASKS]
-        lines.append(
-            (
-                _WAYS[row["system"]],
-                *(f"{number:g}" for number in place),
-                " and ".join(f"{at_most}{one['best']}" for one, at_most in told),
-                rounded(row[row["best other"]]),
-                row["best other"],
-                " and ".join(f"{at_most}{one['eta']}" for one, at_most in told),
-                rounded(row["eta"]),
-                row["reached"],
-            )
+        told, now = ([of(task, row) for task in _TASKS] for of in (_registered, _repeated))
+        times, etas, times_now = (
+            " and ".join(_marked(one, name) for one in of)
+            for of, name in ((told, "best"), (told, "eta"), (now, "best"))
         )
+        found = times_now, rounded(row[row["best other"]]), row["best other"], etas, rounded(row["eta"])
+        lines.append((_WAYS[row["system"]], *_deployment(row), times, *found, row["reached"]))
     deployment = ("actors", "κ", "variation", "learners")
-    ahead = ("time of the best other / Stellaris', foretold", "on Hopper", "the best other")
+    ahead = ("time of the best other / Stellaris', foretold", "by the repeated map", "on Hopper", "the best other")
     headings = (*deployment, *ahead, "η, foretold", "η on Hopper", "reached 200")
     return Table(headings, lines, left=("the best other",))
 
 
-def _foretold(task: str, system: str, kappa: float, variation: float, learners: float) -> tuple[Mapping[str, str], str]:
-    """Returns the map's S, η and advantage at equal time of a deployment, and "≤ " if the last two are upper bounds."""
-    (row,) = (
-        row
-        for row in rows(f"stellaris-map/map_{task}.csv")
-        if (row["what"], float(row["growth"]), row["system"]) == (TIME, 0.0, system)
-        and tuple(float(row[name]) for name in ("kappa", "variation", "learners")) == (kappa, variation, learners)
+def _deployment(row: Mapping[str, str]) -> Sequence[str]:
+    return [f"{float(row[name]):g}" for name in _PLACE]
+
+
+#: The columns of a deployment, beside the system's.
+_PLACE = ("kappa", "variation", "learners")
+
+
+def _of(table: Iterable[Mapping[str, str]], row: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the row of a table that is about the deployment of another row."""
+    (found,) = (one for one in table if one["system"] == row["system"] and _deployment(one) == _deployment(row))
+    return found
+
+
+def _registered(task: str, row: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns S, η and the advantage at equal time that were foretold before Hopper's runs."""
+    return _of((one for one in rows("stellaris-map/foretold.csv") if one["task"] == task), row)
+
+
+def _repeated(task: str, row: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the same by the map's present tables."""
+    compared = (
+        one for one in rows(f"stellaris-map/map_{task}.csv") if (one["what"], float(one["growth"])) == (TIME, 0.0)
     )
-    at_most = "≤ " if bounded(kappa, int(learners), _missed(task, system, variation)) else ""
-    return {name: f"{float(row[name]):.2f}" for name in ("speed", "eta", "best")}, at_most
+    found = _of(compared, row)
+    kappa, variation, learners = (float(row[name]) for name in _PLACE)
+    at_most = bounded(kappa, int(learners), _missed(task, row["system"], variation))
+    return {**found, "at_most": str(at_most)}
+
+
+def _marked(one: Mapping[str, str], name: str) -> str:
+    """The number, with ≤ if η is an upper bound."""
+    return f"{'≤ ' if one['at_most'] == 'True' else ''}{float(one[name]):.2f}"
