@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.figures.map import outcomes
-from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
+from experiments.figures.map.deployments import IN_ROUNDS, SAMPLING_ON
 from experiments.report import claims, recorded
 from experiments.report.tables import TABLES
 from experiments.report.tables.map import bounded
@@ -367,39 +367,49 @@ def test_where_asynchronous_learners_win():
     (early,), (late,) = ([f"{ratio:.1f}" for ratio, _ in cells] for cells in little)
     assert max(much[0]) < (1, 0)
     only = f"{min(much[1])[0]:.1f}"
-    measured = {
-        growth: {
-            key: ratio for key, (ratio, _) in advantages("time", growth).items() if key[3] == "Acrobot" and ratio > 1
-        }
-        for growth in (0, 1)
+    much_varied = {"actors": "sampling on", "variation": 1.0, "task": "Acrobot"}
+    acrobot = [f"{on_the_map('time', 0, kappa=kappa, **much_varied)[0][0]:.1f}" for kappa in (1.0, 4.0, 16.0)]
+    assert acrobot[1] == acrobot[2]
+    little_varied = on_the_map("time", 0, actors="sampling on", variation=0.1, task="Acrobot")
+    assert max(little_varied) < (1, 0)  # what exceeds 1 is an upper bound
+    rounds = {
+        (variation, kappa): on_the_map("time", 0, actors="in rounds", variation=variation, kappa=kappa, task="Acrobot")[
+            0
+        ]
+        for variation, kappa in ((0.1, 4.0), (0.1, 16.0), (1.0, 16.0))
     }
-    place = (1.0, "sampling on", 16.0, "Acrobot")
-    assert [[*of] for of in measured.values()] == [[place], [place]]
-    acrobot, split = (f"{of[place]:.1f}" for of in measured.values())
-    shares = on_the_map("time", 1, actors="sampling on", kappa=4.0, variation=1.0, task="CartPole")
+    assert {learners for _, learners in rounds.values()} == {64}
+    doubtful = "{:.1f}, {:.1f} and {:.1f}".format(*(ratio for ratio, _ in rounds.values()))
+    with_four = [row for row in rows(RESULTS / "stellaris-map" / "eta_Acrobot-v1.csv") if row["learners"] == "4"]
+    assert {row["missed"] for row in with_four if row["system"] == IN_ROUNDS} == {"True"}
+    split = {
+        task: on_the_map("time", 1, actors="sampling on", kappa=4.0, variation=1.0, task=task)[0][0]
+        for task in ("CartPole", "Acrobot")
+    }
+    assert not [
+        key for key, (ratio, _) in advantages("time", 1).items() if ratio > 1.1 and key[:2] != (1.0, "sampling on")
+    ]
     machines = {
         task: max(ratio for kappa in KAPPAS for ratio, _ in on_the_map("machines", 0, kappa=kappa, task=task))
         for task in ("CartPole", "Acrobot")
     }
-    assert machines["Acrobot"] < 1
     assert not missing(
         MAP,
-        f"with actors that sample on, {four[0]:.1f} to {four[1]:.1f} times at κ = 4 and nearly 6 times at κ = 16; with "
-        f"actors in rounds, {early} times at κ = 4 and {late} times at κ = 16 while durations vary little, but at a "
-        f"variation of 1 only at κ = 16, {only} times.",
-        f"On Acrobot one advantage is measured, {acrobot} times with actors that sample on at κ = 16 and a variation "
-        "of 1; every other ratio above 1 is an upper bound,",
-        f"on CartPole {max(shares)[0]:.1f} times at κ = 4, variation 1, and on Acrobot {split} times at κ = 16.",
-        f"Stellaris is ahead by at most {machines['CartPole']:.2f} times on CartPole, and nowhere on Acrobot",
+        f"it is ahead {four[0]:.1f} to {four[1]:.1f} times at κ = 4 and nearly 6 times at κ = 16 on CartPole.",
+        f"at a variation of 1, it is ahead {acrobot[0]} times at κ = 1 and {acrobot[1]} times at κ = 4 and 16;",
+        f"it is ahead on CartPole {early} times at κ = 4 and {late} times at κ = 16 while durations vary little, but "
+        f"at a variation of 1 only at κ = 16, {only} times. On Acrobot it is ahead there {doubtful} times, with 64",
+        f"{split['CartPole']:.1f} times on CartPole and {split['Acrobot']:.1f} times on Acrobot.",
+        f"by at most {machines['CartPole']:.2f} times on CartPole, and {machines['Acrobot']:.2f} times on Acrobot",
     )
     assert not missing(
         "docs/architectures.md",
         f"on CartPole {four[0]:.1f} to {four[1]:.1f} times as fast as the best other system at κ = 4, and nearly 6 "
-        f"times at κ = 16; on Acrobot {acrobot} times at κ = 16 and a variation of 1, and not measured elsewhere",
-        f"asynchronous learners gain at most {machines['CartPole']:.2f} times on CartPole and nothing on Acrobot",
+        f"times at κ = 16; on Acrobot {acrobot[1]} times at both if durations vary much, and not measured otherwise",
+        f"gain at most {machines['CartPole']:.2f} times on CartPole and {machines['Acrobot']:.2f} times on Acrobot",
     )
     by_use = [ratio for ratio, _ in on_the_map("use", 0, kappa=0.25)]
-    assert [round(end(by_use)) for end in (min, max)] == [2, 4]
+    assert [round(end(by_use)) for end in (min, max)] == [2, 5]
 
 
 def test_half_of_the_seeds_below_the_target_is_an_upper_bound():
@@ -421,51 +431,38 @@ def test_half_of_the_seeds_below_the_target_is_an_upper_bound():
             place for place, curves in of.items() if not np.isfinite(outcomes.needed_by_half(curves, target)).all()
         }
         assert {(row["system"], row["kappa"], row["variation"], row["learners"]) for row in missed} == below
-    whole = {task: sum(float(row["batches"]) == 64 for row in missed) for task, missed in now.items()}
-    more = {task: len(missed) - whole[task] for task, missed in now.items()}
-    assert (more["Acrobot-v1"], more["CartPole"]) == (17, 6)
     assert not missing(
         "docs/registrations/stellaris-map.md",
-        f"{more['Acrobot-v1']} more of Acrobot's 36 values and six more of CartPole's are marked with ≤",
+        f"{len(now['Acrobot-v1'])} of its 36 values of η are upper bounds, 28 before.",
     )
-    (cell,) = (row[-2] for row in TABLES["map-answers"]().rows if row[:3] == ("time, g = 0", "1", "sampling on"))
-    assert cell == "0.81 (1), ≤ 2.05"
+    (cell,) = (row[-2] for row in TABLES["map-answers"]().rows if row[:3] == ("time, g = 0", "0.1", "sampling on"))
+    assert cell == "0.59 (1), ≤ 1.81"
 
 
 def test_curves_that_are_a_batch_late():
-    """The first batch of each committed curve is empty; what η is if the curves are moved back."""
-    changes, bounds, at = {}, {}, {}
-    for task in ("CartPole", "Acrobot-v1"):
-        groups = {}
-        for row in rows(RESULTS / "stellaris-map" / f"learning_{task}.csv"):
-            place = row["system"], float(row["kappa"]), float(row["variation"]), int(row["learners"])
-            groups.setdefault(place, []).append(row)
-        late = {place: outcomes.curves_of(of) for place, of in groups.items()}
-        assert all(np.isnan(of.returns[..., 0]).all() for of in late.values())
-        moved = {place: of._replace(returns=_moved_back(of.returns)) for place, of in late.items()}
-        eta, missed = [], []
-        for curves in (late, moved):
-            (synchronous,) = (of for place, of in curves.items() if place[0] == "synchronous")
-            target = outcomes.target_of(synchronous)
-            base = outcomes.needed(synchronous, target)
-            eta.append({place: base / outcomes.needed(of, target) for place, of in curves.items()})
-            halves = [outcomes.needed_by_half(of, target) for of in curves.values()]
-            missed.append(sum(not np.isfinite(of).all() for of in halves))
-        changes[task] = max(abs(eta[1][place] - was) for place, was in eta[0].items())
-        bounds[task], at[task] = missed, eta
-    assert bounds["CartPole"] == [13, 13]
-    was, now = (
-        [f"{of[place, 8.0, 0.1, learners]:.2f}" for place, learners in ((ONE_LEARNER, 1), (IN_ROUNDS, 4))]
-        for of in at["Acrobot-v1"]
-    )
-    assert not missing(
-        MAP,
-        f"η changes by {changes['CartPole']:.3f} at most on CartPole. On Acrobot it changes by up to "
-        f"{changes['Acrobot-v1']:.2f}:",
-        f"{bounds['Acrobot-v1'][1]} of the 36 values of η are upper bounds there instead of {bounds['Acrobot-v1'][0]}, "
-        f"and at κ = 8 and a variation of 0.1 η is {now[0]} instead of {was[0]} for asynchronous actors with one "
-        f"learner, and {now[1]} instead of {was[1]} for Stellaris in rounds with four.",
-    )
+    """CartPole's: the first batch of each is empty; what η is if the curves are moved back."""
+    late, right = (_curves_of_the_map(task) for task in ("CartPole", "Acrobot-v1"))
+    assert all(np.isnan(of.returns[..., 0]).all() for of in late.values())
+    # An episode of Acrobot has 500 steps at most, so that the first 16 end by the eighth batch of 1,024, most in it.
+    (synchronous,) = (of.returns for place, of in right.items() if place[0] == "synchronous")
+    assert np.isfinite(synchronous[..., 7]).mean() > 0.9 > np.isfinite(synchronous[..., [6, 8]]).mean()
+    eta = []
+    for curves in (late, {place: of._replace(returns=_moved_back(of.returns)) for place, of in late.items()}):
+        (synchronous,) = (of for place, of in curves.items() if place[0] == "synchronous")
+        target = outcomes.target_of(synchronous)
+        base = outcomes.needed(synchronous, target)
+        eta.append({place: base / outcomes.needed(of, target) for place, of in curves.items()})
+    most = max(abs(eta[1][place] - was) for place, was in eta[0].items())
+    assert not missing(MAP, f"η changes by {most:.3f} at most.")
+
+
+def _curves_of_the_map(task):
+    """The curves of a task, by deployment."""
+    groups = {}
+    for row in rows(RESULTS / "stellaris-map" / f"learning_{task}.csv"):
+        place = row["system"], float(row["kappa"]), float(row["variation"]), int(row["learners"])
+        groups.setdefault(place, []).append(row)
+    return {place: outcomes.curves_of(of) for place, of in groups.items()}
 
 
 def _moved_back(returns):
@@ -473,23 +470,26 @@ def _moved_back(returns):
 
 
 @pytest.mark.parametrize(
-    ("kappas", "task", "learners"),
+    ("kappas", "task", "variations", "learners"),
     [
-        ((0.25, 1.0), "CartPole", [1, 2]),
-        ((0.25, 1.0), "Acrobot", [1, 1]),
-        ((4.0,), "CartPole", [4, 4]),
-        ((16.0,), "CartPole", [16, 16]),
-        ((16.0,), "Acrobot", [4, 4]),
+        ((0.25, 1.0), "CartPole", (0.1, 1.0), [1, 2]),
+        ((4.0,), "CartPole", (0.1, 1.0), [4, 4]),
+        ((16.0,), "CartPole", (0.1, 1.0), [16, 16]),
+        ((0.25, 1.0, 4.0, 16.0), "Acrobot", (1.0,), [4, 4]),
     ],
 )
-def test_how_many_learners(kappas, task, learners):
-    found = [n for kappa in kappas for _, n in on_the_map("time", 0, actors="sampling on", kappa=kappa, task=task)]
+def test_how_many_learners(kappas, task, variations, learners):
+    found = [
+        n
+        for kappa in kappas
+        for variation in variations
+        for _, n in on_the_map("time", 0, actors="sampling on", kappa=kappa, task=task, variation=variation)
+    ]
     assert [min(found), max(found)] == learners
-    assert max(on_the_map("time", 0, kappa=4.0, task="Acrobot")) < (1, 0)
     assert not missing(
         MAP,
-        "on CartPole one or two up to κ = 1, four at κ = 4 and 16 at κ = 16. On Acrobot four at κ = 16 and a variation "
-        "of 1; at κ = 4 no number of learners has a measured advantage.",
+        "on CartPole one or two up to κ = 1, four at κ = 4 and 16 at κ = 16. On Acrobot, at a variation of 1, four at "
+        "every κ.",
     )
 
 
@@ -511,9 +511,9 @@ def test_one_learner_is_enough_below_one():
         for row in rows(RESULTS / "stellaris-map" / f"map_{task}.csv"):
             if row["what"] == "time" and float(row["kappa"]) <= 1 < float(row["learners"]):
                 ratios[float(row["learners"]) >= 16].append(float(row["asynchronous actors, one learner"]))
-    assert max(ratios[False]) < 1.3
+    assert 1.3 < max(ratios[False]) < 1.4
     assert max(ratios[True]) < 1
-    assert not missing(MAP, "is ahead of it by less than 1.3", "with 16 or more it is behind")
+    assert not missing(MAP, "is ahead of it by less than 1.4", "with 16 or more it is behind")
 
 
 def test_ahead_of_one_learner_from_four_on():
@@ -643,6 +643,7 @@ def test_the_map_on_the_event_loop():
         True,
         True,
     ]
+    assert [[one > 1 for one in told(row[4])] for row in found] == [[one > 1 for one in told(row[5])] for row in found]
     assert [within(row[6], told(row[4])) for row in found] == [True, True, True, False, True, True]
     assert [within(row[9], told(row[8])) for row in found] == [True, True, True, False, False, False]
     ratios, etas = ([row[place].split(" ")[0] for row in found] for place in (6, 9))
@@ -651,7 +652,8 @@ def test_the_map_on_the_event_loop():
     (largest,) = {
         float(row["eta"])
         for row in rows(RESULTS / "stellaris-map" / "foretold.csv")
-        if (row["task"], row["system"]) == ("CartPole", "Stellaris, actors in rounds")
+        if (row["task"], row["system"], row["kappa"]) == ("CartPole", "Stellaris, actors in rounds", "1")
+        and (row["variation"], row["learners"]) == ("1", "4")
     }
     (eta,) = {row["eta"].split(" ")[0] for row in rows(SMALL / "stellaris-map-hopper" / "table.csv")[3:]}
     told_of_eta = (

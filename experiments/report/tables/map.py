@@ -161,7 +161,7 @@ def _of(table: Iterable[Mapping[str, str]], row: Mapping[str, str]) -> Mapping[s
 
 
 def _registered(task: str, row: Mapping[str, str]) -> Mapping[str, str]:
-    """Returns S, η and the advantage at equal time that were foretold before Hopper's runs."""
+    """Returns S, η and the advantage at equal time of the map from which Hopper's deployments were chosen."""
     return _of((one for one in rows("stellaris-map/foretold.csv") if one["task"] == task), row)
 
 
