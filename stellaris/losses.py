@@ -583,6 +583,8 @@ def _between(log_ratio: Array, proximal_log_ratio: Array, ratio_cap: Array | flo
 
 def _trust_region(log_ratio: Array, clip: Any, clip_high: Any) -> tuple[Any, Any]:
     """The bounds of the ratio: `1 - clip` and `1 + clip_high`."""
+    if isinstance(clip, tuple | list):
+        raise TypeError(f"clip is a {type(clip).__name__}: pass its half-widths as clip= and clip_high=")
     checks.per_sample(log_ratio, "log_ratio", checks.positive, clip=clip, **checks.given(clip_high=clip_high))
     return 1.0 - clip, 1.0 + (clip if clip_high is None else clip_high)
 

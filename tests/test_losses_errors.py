@@ -141,7 +141,7 @@ def test_integers(loss, name, unchecked):
 def test_two_widths_of_a_trust_region_are_no_tuple(unchecked):
     for loss in (ppo_loss, impact_loss, decoupled_ppo_loss):
         arguments = dict.fromkeys(REQUIRED[loss], ZEROS)
-        with pytest.raises(TypeError, match=r"clip is a tuple: expected a number or an array; pass .* clip_high= for"):
+        with pytest.raises(TypeError, match="clip is a tuple: pass its half-widths as clip= and clip_high="):
             loss(**arguments, clip=(0.2, 0.28))
     with pytest.raises(TypeError, match=r"ratio_cap is a list: expected a number or an array$"):
         ppo_loss(ZEROS, ZEROS, ratio_cap=[1.0])

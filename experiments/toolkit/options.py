@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class Defaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Shows the default of an option, unless its help does so, or there is none."""
+    """Shows the default of an option that has one, unless its help does so."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         said = action.help or ""

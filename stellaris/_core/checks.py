@@ -7,7 +7,7 @@ such as a setting that `vmap` sweeps, passes every check, because tracing hides 
 import math
 import numbers
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -59,20 +59,19 @@ def int32(**arrays: Any) -> None:
 
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument named `of`."""
-    for name, array in arrays.items():
-        if array is None:
-            continue
-        _array(name, array)
-        if (shape := jnp.shape(array)) != (expected := jnp.shape(first)):
-            raise ValueError(f"{name} has shape {shape}: expected {of}'s {expected}{_way(shape, expected)}")
+    _same(first, of, given(**arrays), _way)
 
 
 def same_leaf(first: Array, of: str, **leaves: Array) -> None:
     """As `same_shape`, for leaves of trees of parameters, which must not be broadcast."""
-    for name, leaf in leaves.items():
-        _array(name, leaf)
-        if jnp.shape(leaf) != jnp.shape(first):
-            raise ValueError(f"{name} has shape {jnp.shape(leaf)}: expected {of}'s {jnp.shape(first)}")
+    _same(first, of, leaves, lambda *_: "")
+
+
+def _same(first: Array, of: str, arrays: Mapping[str, Array], way: Callable[..., str]) -> None:
+    for name, array in arrays.items():
+        _array(name, array)
+        if (shape := jnp.shape(array)) != (expected := jnp.shape(first)):
+            raise ValueError(f"{name} has shape {shape}: expected {of}'s {expected}{way(shape, expected)}")
 
 
 def _way(shape: tuple[int, ...], expected: tuple[int, ...]) -> str:
@@ -147,8 +146,7 @@ def per_sample(first: Array, of: str, check: Callable[..., None], **settings: An
     """Raises unless every setting is a number that passes `check`, or floats with the shape of `first`, named `of`."""
     for name, setting in settings.items():
         if isinstance(setting, tuple | list):
-            remedy = "; pass clip= for the lower half-width and clip_high= for the upper one" if name == "clip" else ""
-            raise TypeError(f"{name} is a {type(setting).__name__}: expected a number or an array{remedy}")
+            raise TypeError(f"{name} is a {type(setting).__name__}: expected a number or an array")
         if setting is None or jnp.ndim(setting) == 0:
             check(**{name: setting})
         else:

@@ -112,7 +112,7 @@ class Budget:
       window: number of last episodes for the mean of `target_return`, and for the history's `episode_return`.
 
     Raises:
-      TypeError: if a limit is not a number, or the window is not whole.
+      TypeError: if a limit is not a number, or has no name, or the window is not whole.
       ValueError: if no limit is given (a target alone may never be reached), a limit is not positive, or a
         target is NaN, or there is a target return and fewer steps than episodes in the window.
     """

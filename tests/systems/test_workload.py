@@ -26,6 +26,7 @@ def workload(environment: Any = "CartPole-v1", **changes: Any) -> Workload:
         (lambda: workload(actors=2.0), TypeError, r"actors=2\.0 is not a whole number: pass an int"),
         (lambda: workload(fragment="16"), TypeError, r"fragment='16' is not a whole number"),
         (lambda: workload(policy=(8,)), TypeError, r"policy=\(8,\) is not a function of the EnvSpec"),
+        (lambda: Budget(60.0), TypeError, r"positional"),  # which limit is meant?
         (lambda: Budget(), ValueError, r"a limit of steps, seconds or cost"),
         (lambda: Budget(seconds=0.0), ValueError, r"seconds=0\.0"),
         (lambda: Budget(steps=100, target_return=math.nan), ValueError, r"target_return=nan is never reached"),

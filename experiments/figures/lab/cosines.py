@@ -11,7 +11,7 @@ from experiments.toolkit import plots
 
 #: The claim holds if the cosine without lag is below the first bound, and at a long lag above the second.
 FRESH, STALE, LONG = 0.1, 0.2, 16
-#: Dashes that differ in print: those of other pictures, and two for further methods.
+#: Dashes that differ in print: the ones of other pictures, and two for further methods.
 _DASHES: Sequence[Any] = (*(line["linestyle"] for line in plots.LINES), (0, (6, 1, 1, 1, 1, 1)), (0, (1, 4)))
 
 

@@ -89,11 +89,18 @@ PRESETS: Mapping[str, Preset] = {
 }
 
 
+#: The parts of the study, in order.
+_PARTS = ("runs", "report")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--tasks", nargs="+", help="environments (default: the preset's)")
+    add(
+        "--parts", nargs="+", choices=_PARTS, default=_PARTS, help="parts to do; report alone reads the folder's tables"
+    )
     add("--out", type=options.folder, default=Path("results/lab-lag"), help="folder of the results")
 
 
@@ -105,6 +112,11 @@ def main(arguments: argparse.Namespace) -> int:
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     tables, settings = _earlier(preset, arguments.out)
+    if "runs" not in arguments.parts:
+        if not tables:
+            raise shell.UsageError(f"{arguments.out} has no runs of this preset: leave --parts out to make them")
+        write(tables, arguments.out)
+        return 0
     for name, task in tasks.items():
         print(f"{name}:")
         began = time.monotonic()

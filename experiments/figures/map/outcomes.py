@@ -77,7 +77,7 @@ def batches_to(returns: NDArray, target: float) -> float:
 def needed(curves: Curves, target: float) -> float:
     """Returns the mean of `needed_by_half`; a half that does not reach the target counts with the batches of its curve.
 
-    These are fewer than those of the run if no version was learned from the last batch.
+    A curve has fewer batches than its run if no version was learned from the last batch.
     """
     seen = np.flatnonzero(np.isfinite(curves.returns).any(axis=(0, 1)))[-1] + 1
     return float(np.mean([min(batches, float(seen)) for batches in needed_by_half(curves, target)]))

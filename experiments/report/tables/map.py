@@ -150,7 +150,7 @@ def _deployment(row: Mapping[str, str]) -> Sequence[str]:
     return [f"{float(row[name]):g}" for name in _PLACE]
 
 
-#: The columns of a deployment, beside the system's.
+#: The columns of a deployment, beside the system.
 _PLACE = ("kappa", "variation", "learners")
 
 

@@ -131,6 +131,13 @@ def test_tables_keep_the_tasks_of_earlier_commands(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_the_study_from_start_to_end(tmp_path, capsys):
     assert command.main(["lab-lag", "--preset", "smoke", "--out", str(tmp_path)]) == 0
+    tables = {path: path.read_text() for path in tmp_path.glob("*.csv")}
+    (tmp_path / "best.png").unlink()
+    assert command.main(["lab-lag", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "best.png").exists()
+    assert {path: path.read_text() for path in tmp_path.glob("*.csv")} == tables
+    empty = str(tmp_path / "empty")
+    assert command.main(["lab-lag", "--preset", "smoke", "--parts", "report", "--out", empty]) == 2
     table = rows(tmp_path / "runs.csv")
     preset = lag.PRESETS["smoke"]
     assert len(table) == 7 * 2 * len(preset.rates) * preset.seeds
