@@ -443,6 +443,11 @@ def _title(title: str, systems: Sequence[Curves]) -> str:
     return title if seeds == 1 else f"{title} (mean and range of {seeds} seeds)"
 
 
+def untrained(axes: Axes, returned: float) -> None:
+    """Draws the mean return of an untrained policy as a thin level line."""
+    axes.axhline(returned, color="0.5", linewidth=0.8, linestyle=":", label="untrained policy")
+
+
 def legend(axes: Axes) -> None:
     """Draws the legend above the panels, where it covers no curve."""
     figure = axes.get_figure()

@@ -52,7 +52,7 @@ def surface(
             )
             _curve(axes, cells.lags, shared[own], "the method at the shared rate", _SHARED)
             _curve(axes, cells.lags, best[own], "the method at its best rate", _BEST)
-            axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
+            plots.untrained(axes, cells.floor)
             axes.set_title(name, fontsize=9)
             _lags(axes, cells.lags, every)
             if i >= len(names) - columns:
@@ -62,7 +62,7 @@ def surface(
         _same_heights(several[: len(names)])
         for axes in several[len(names) :]:
             axes.set_visible(False)
-        _legend(several[0])
+        _legend(several[0], columns)
 
 
 def _curve(axes: Axes, lags: Sequence[int], returns: NDArray, label: str, style: dict[str, Any]) -> None:
@@ -79,9 +79,9 @@ def _lags(axes: Axes, lags: Sequence[int], every: int) -> None:
     axes.set_xlim(0, lags[-1])
 
 
-def _legend(axes: Axes) -> None:
+def _legend(axes: Axes, columns: int = 3) -> None:
     """Draws the legend below the panels: the title of several rows of panels is above them."""
-    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    axes.figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
 
 
 def _same_heights(several: Sequence[Axes]) -> None:

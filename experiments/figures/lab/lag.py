@@ -238,7 +238,7 @@ def _draw(tables: Mapping[str, Cells], path: Path, rate: str, title: str) -> Non
             for i, (method, style) in enumerate(zip(cells.methods, _STYLES, strict=True)):
                 axes.plot(cells.lags, returns[i].mean(axis=-1), label=method, linewidth=1.5, **style)
                 axes.fill_between(cells.lags, low[i], high[i], color=style["color"], alpha=0.15, linewidth=0)
-            axes.axhline(cells.floor, color="0.5", linewidth=0.8, linestyle=":")
+            plots.untrained(axes, cells.floor)
             axes.set_xscale("symlog", base=2, linthresh=1)
             # Every second tick, because 128 and 256 would touch.
             axes.set_xticks(cells.lags[::2] if len(cells.lags) > 6 else cells.lags)
@@ -246,6 +246,6 @@ def _draw(tables: Mapping[str, Cells], path: Path, rate: str, title: str) -> Non
             axes.minorticks_off()
             axes.set_xlim(0, cells.lags[-1])
             axes.set(xlabel="age of the data (batches)")
-            axes.text(0.99, 0.99, name, transform=axes.transAxes, ha="right", va="top")
+            axes.set_title(name, fontsize="medium")
         several[0].set_ylabel(f"mean return of the last {TAIL:.0%},\n{title}")
         plots.legend(several[0])
