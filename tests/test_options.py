@@ -12,11 +12,16 @@ import pytest
 import stellaris
 
 TABLES = (Path(__file__).parent.parent / "docs" / "options.md").read_text()
+#: The text of each project's section.
+SECTIONS = {part.split("\n", 1)[0]: part for part in TABLES.split("\n## ")[1:]}
 ROWS = [
-    re.split(r"(?<!\\) \| ", line.strip("| ")) for line in TABLES.splitlines() if line.startswith(("| `", "| metric"))
+    (project, re.split(r"(?<!\\) \| ", line.strip("| ")))
+    for project, text in SECTIONS.items()
+    for line in text.splitlines()
+    if line.startswith(("| `", "| metric"))
 ]
-#: Each call of the column "here", by its row.
-CALLS = [(row[0], call) for row in ROWS for call in re.findall(r"`([^`]+)`", row[1]) if "(" in call]
+#: Each call of the column "here", by its project and row.
+CALLS = [(project, row[0], call) for project, row in ROWS for call in re.findall(r"`([^`]+)`", row[1]) if "(" in call]
 
 T, B = 5, 6
 _random = np.random.default_rng(0)
@@ -30,12 +35,22 @@ _log_mu = -jnp.abs(_normal(T, B))
 _log_prox = -jnp.abs(_log_mu + _normal(T, B, spread=0.8))
 _log_pi = -jnp.abs(_log_prox + _normal(T, B, spread=0.3))
 _valid = jnp.arange(T)[:, None] < jnp.array([5, 3, 1, 4, 5, 2])
-#: The options' defaults as the table has them, and numbers for options whose default is None or beyond the data.
-OPTIONS = {name: ast.literal_eval(x) for row in ROWS for name, x in re.findall(r"(\w+)=(\d[\d.e-]*)", row[0])} | {
+#: Of dual clips: within the data, and beyond every clip width.
+CAP = 1.5
+#: Geometric means of sequences lie below, between and above.
+BOUNDS = {"low": 0.685, "high": 0.9}
+#: Numbers for options whose default is None, 0 or beyond the data.
+GIVEN = {
     "epsilon_high": 0.28,
     "eps_clip_higher": 0.28,
+    "eps_clip_high": 0.28,
     "delta": 2.0,
-    "c_clip": 3.0,
+    "max_staleness": 4,
+    "c_clip": CAP,
+    "clip_ratio_c": CAP,
+    "dual_clip": CAP,
+    "eps_clip_c": CAP,
+    "ratio_clip_c": CAP,
     "upper": 1.2,
     "m2_threshold": 0.04,
     "off_policy_mask_threshold": 0.1,
@@ -44,67 +59,109 @@ OPTIONS = {name: ast.literal_eval(x) for row in ROWS for name, x in re.findall(r
     "top_entropy_quantile": 0.2,
     "low": 0.5,
     "high": 1.5,
+    "rs_lower_bound": 0.5,
+    "rs_upper_bound": 1.5,
+    "rs_veto_threshold": 0.36,
+    "opsm_delta": 0.1,
+    "seq_logprob_error_threshold": 2.0,
+    "kl_loss_coef": 0.1,
+    "kl_loss_type": "k3",
+    "kl_coef": 0.1,
+    "length_adaptive_alpha": 0.4,
+    "advantage_clip_low": -0.5,
+    "advantage_clip_high": 0.8,
+    "cliprange": 0.3,
+    "positive_example_nll_weight": 0.1,
+}
+#: Each project's defaults as its table has them, and the numbers above.
+OPTIONS = {
+    project: {
+        name: ast.literal_eval(x)
+        for section, row in ROWS
+        if section == project
+        for name, x in re.findall(r"(\w+)=(\d[\d.e-]*)", row[0])
+    }
+    | GIVEN
+    | (BOUNDS if project in ("OpenRLHF", "NeMo-RL") else {})
+    for project in SECTIONS
 }
 #: The page's notation.
-NAMES = (
-    {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0].islower()}
-    | OPTIONS
-    | {
-        **{name: getattr(jnp, name) for name in ("where", "exp", "abs", "max", "std", "sign", "inf")},
-        **{
-            name: getattr(jnp, name) for name in ("minimum", "maximum", "mean", "sum", "sqrt", "cumsum", "broadcast_to")
-        },
-        "nan": jnp.nan,
-        "nanquantile": jnp.nanquantile,
-        "vmap": jax.vmap,
-        "kl": stellaris.approximate_kl,
-        "log_pi": _log_pi,
-        "log_prox": _log_prox,
-        "log_mu": _log_mu,
-        "log_ref": _log_mu,
-        "l": _log_pi - _log_mu,
-        "lp": _log_prox - _log_mu,
-        "u": _log_pi - _log_prox,
-        "A": _normal(T, B),
-        "A_of_sequence": _normal(B),
-        "valid": _valid,
-        "kept": _valid,
-        "loss": _normal(T, B),
-        "weight": jnp.abs(_normal(T, B)),
-        "reward": _normal(B),
-        "group": jnp.array([0, 0, 0, 1, 1, 1]),
-        "staleness": jnp.full((T, B), 3),
-        "v": _normal(T, B),
-        "target": _normal(T, B),
-        "old_value": _normal(T, B),
-        "version": 4,
-        "begun": 40,
-        "batch": 16,
-        "token_reward": jnp.where(_valid, _normal(T, B), 0.0),
-        "discount": jnp.full((T, B), 0.9),
-        "value": _normal(T + 1, B),
-        "returns": _normal(T, B),
-        "path": jnp.abs(_normal(T, B)),
-        "sum_pi_squared": jnp.asarray(_random.uniform(size=(T, B)), jnp.float32),
-        "entropy": jnp.abs(_normal(T, B)),
-        "cov": _normal(T, B),
-        "cut": 0.5,
-        "drawn": _valid,
-    }
-)
+NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0].islower()} | {
+    **{name: getattr(jnp, name) for name in ("where", "exp", "log", "abs", "min", "max", "std", "sign", "inf")},
+    **{name: getattr(jnp, name) for name in ("minimum", "maximum", "mean", "sum", "sqrt", "cumsum", "broadcast_to")},
+    **{name: getattr(jnp, name) for name in ("clip", "concatenate", "eye")},
+    "stop_gradient": jax.lax.stop_gradient,
+    "nan": jnp.nan,
+    "nanquantile": jnp.nanquantile,
+    "vmap": jax.vmap,
+    "kl": stellaris.approximate_kl,
+    "log_pi": _log_pi,
+    "log_prox": _log_prox,
+    "log_mu": _log_mu,
+    "log_ref": -jnp.abs(_log_pi + _normal(T, B, spread=0.8)),
+    "l": _log_pi - _log_mu,
+    "lp": _log_prox - _log_mu,
+    "u": _log_pi - _log_prox,
+    "A": _normal(T, B),
+    "A_of_sequence": _normal(B),
+    "valid": _valid,
+    "kept": _valid,
+    "loss": _normal(T, B),
+    "weight": jnp.abs(_normal(T, B)),
+    "reward": _normal(B),
+    "group": jnp.array([0, 0, 0, 1, 1, 1]),
+    "staleness": jnp.full((T, B), 3),
+    "v": _normal(T, B),
+    "target": _normal(T, B),
+    "old_value": _normal(T, B),
+    "version": 4,
+    "begun": 40,
+    "batch": 16,
+    "token_reward": jnp.where(_valid, _normal(T, B), 0.0),
+    "discount": jnp.full((T, B), 0.9),
+    "value": _normal(T + 1, B),
+    "returns": _normal(T, B),
+    "path": jnp.abs(_normal(T, B)),
+    "sum_pi_squared": jnp.asarray(_random.uniform(size=(T, B)), jnp.float32),
+    "entropy": jnp.abs(_normal(T, B)),
+    "cov": _normal(T, B),
+    "cut": 0.5,
+    "drawn": _valid,
+    "token_version": jnp.array([[4, 3, 4, 2, 4, 4]] * 2 + [[4] * B] * (T - 2)),
+    "truncated": jnp.array([False, True, False, False, True, False]),
+    "mean_kl": 0.015,
+    "kl_target": 0.013,
+    "sequences": 64,
+    "groups": 2,
+    "n": 3,
+    "R": _normal(2, 3),
+    "deviation": jnp.array([0.0, 0.5, 2.0, 0.1, 0.0, 1.0]),
+    "S": _normal(B),
+    "V": _normal(T + 1, B),
+    "lam": jnp.asarray(_random.uniform(size=B), jnp.float32),
+}
 
 
-def evaluate(call: str):
-    names = dict(NAMES)
+def evaluate(project: str, call: str, log_pi=None):
+    """The value of the call, for the policy that learns as above or for another one."""
+    names = NAMES | OPTIONS[project]
     if call.startswith("gae("):
         names |= {"reward": _normal(T, B)}
+    if log_pi is not None:
+        names |= {"log_pi": log_pi, "l": log_pi - _log_mu, "u": log_pi - _log_prox}
     return eval(call, names)
 
 
-@pytest.mark.parametrize(("option", "call"), CALLS)
-def test_a_call_of_the_table_runs(option: str, call: str) -> None:
+def named(project: str, start: str, number: int) -> str:
+    """A call, by the start of its option's cell and its number in the row."""
+    ((_, row),) = [(section, row) for section, row in ROWS if section == project and row[0].startswith(start)]
+    return [call for section, option, call in CALLS if (section, option) == (project, row[0])][number]
+
+
+@pytest.mark.parametrize(("project", "option", "call"), CALLS)
+def test_a_call_of_the_table_runs(project: str, option: str, call: str) -> None:
     """On one batch; the numbers are finite."""
-    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(evaluate(call)))
+    assert all(np.isfinite(np.asarray(x)).all() for x in jax.tree.leaves(evaluate(project, call)))
 
 
 def mean_over_steps(x):
@@ -118,13 +175,6 @@ def numbers(name: str):
 
 def clipped(ratio, advantage, low, high):
     return -np.minimum(ratio * advantage, np.clip(ratio, 1 - low, 1 + high) * advantage)
-
-
-def verl_vanilla():
-    """`-c A` bounds the loss from above where the advantage is negative."""
-    ratio, advantage = np.exp(numbers("u")), numbers("A")
-    loss = clipped(ratio, advantage, 0.2, 0.2)
-    return np.where(advantage < 0, np.minimum(-3.0 * advantage, loss), loss)
 
 
 def trl_two_sided():
@@ -166,9 +216,9 @@ def discounted(reward):
     return found[:T]
 
 
-def whitened(x):
+def whitened(x, ddof=1):
     there = np.asarray(_valid)
-    return (x - x[there].mean()) / x[there].std(ddof=1)
+    return (x - x[there].mean()) / x[there].std(ddof=ddof)
 
 
 def by_group(reward):
@@ -198,70 +248,304 @@ def covariance():
     return (advantage - advantage[there].mean()) * (log_prob - log_prob[there].mean())
 
 
+def dual_clipped(ratio, advantage, low, high):
+    """A loss with a negative advantage is at most `-CAP A`."""
+    loss = clipped(ratio, advantage, low, high)
+    return np.where(advantage < 0, np.minimum(-CAP * advantage, loss), loss)
+
+
+def kept_within(ratio, low, high):
+    return (ratio >= low) & (ratio <= high)
+
+
+def kept(ratio):
+    return kept_within(ratio, BOUNDS["low"], BOUNDS["high"])
+
+
+def weights_of_kept_sequences():
+    """The geometric mean keeps or drops a sequence; its tokens have their own ratios."""
+    return kept(np.exp(mean_over_steps(lp))) * np.exp(lp)
+
+
+def estimated_kl(log_ratio, kind):
+    """Of the first policy from the second, from the log-ratio of the first to the second."""
+    return {"k1": log_ratio, "k2": log_ratio**2 / 2, "k3": np.exp(-log_ratio) - 1 + log_ratio}[kind]
+
+
+def generalized_advantages(lambda_):
+    """Backward over all tokens, from a value of 0; padding has neither reward nor value."""
+    value, advantage = np.where(_valid, numbers("v"), 0.0), np.zeros((T + 1, B))
+    for t in reversed(range(T)):
+        following = value[t + 1] if t < T - 1 else 0.0
+        delta = numbers("token_reward")[t] + 0.9 * following - value[t]
+        advantage[t] = delta + 0.9 * lambda_ * advantage[t + 1]
+    return advantage[:T]
+
+
+def length_adaptive():
+    """A value for λ per sequence."""
+    value, advantage = numbers("V"), np.zeros((T + 1, B))
+    for t in reversed(range(T)):
+        delta = numbers("token_reward")[t] + 0.9 * value[t + 1] - value[t]
+        advantage[t] = delta + 0.9 * numbers("lam") * advantage[t + 1]
+    return advantage[:T]
+
+
+def members(reward):
+    """Each reward with the others of its group."""
+    for i, one in enumerate(reward):
+        yield one, np.array([reward[j] for j in range(B) if j // 3 == i // 3 and j != i])
+
+
+def normalised_without_oneself():
+    """The baseline is the mean of the others, the divisor a given deviation of the others, unless that is 0."""
+    return np.array(
+        [
+            (one - others.mean()) / (deviation + 1e-6 if deviation > 0 else 1.0)
+            for (one, others), deviation in zip(members(numbers("reward")), numbers("deviation"), strict=True)
+        ]
+    )
+
+
+def clipped_value_loss(width):
+    """The larger of two squares."""
+    value, old, target = numbers("v"), numbers("old_value"), numbers("target")
+    return np.maximum((value - target) ** 2, (np.clip(value, old - width, old + width) - target) ** 2)
+
+
+def over_sequences(x):
+    return mean_over_steps(x).mean()
+
+
 lp, u = numbers("lp"), numbers("u")
-#: What the projects' code computes, by the start of the option's cell and the number of the call in the row.
+#: What the projects' code computes, by project, the start of the option's cell and the number of the call in the row.
 ORACLES = {
-    ('`loss_mode="vanilla"`', 0): verl_vanilla,
-    ('`loss_mode="cispo"`', 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A") * numbers("log_pi"),
-    ('`rollout_is="token"`', 0): lambda: np.minimum(np.exp(lp), 2.0),
-    ('`rollout_is="sequence"`', 0): lambda: np.minimum(np.exp(np.where(_valid, lp, 0.0).sum(axis=0)), 2.0),
-    ('`rollout_rs="token_k1"`', 0): lambda: (-lp >= np.log(0.5)) & (-lp <= np.log(1.5)),
-    ('`rollout_rs="token_k2"`', 0): lambda: 0.5 * lp**2 <= 1.5,
-    ('`rollout_rs="token_k2"`', 1): lambda: np.exp(lp) - 1 - lp <= 1.5,
-    ('`rollout_rs="seq_sum_k3"`', 0): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).sum(axis=0) <= 1.5,
-    ('`rollout_rs="seq_sum_k3"`', 1): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).max(axis=0) <= 1.5,
-    ('`loss_agg_mode="seq-mean-token-sum"`', 0): lambda: np.where(_valid, numbers("loss"), 0.0).sum(axis=0).mean(),
-    ('`loss_mode="geo_mean"`', 0): gmpo,
-    ('`loss_mode="gpg"`', 0): lambda: -numbers("log_pi") * numbers("A"),
-    ('`loss_mode="kl_cov"`', 0): lambda: (
+    ("verl", '`loss_mode="vanilla"`', 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("verl", '`loss_mode="cispo"`', 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A") * numbers("log_pi"),
+    ("verl", '`rollout_is="token"`', 0): lambda: np.minimum(np.exp(lp), 2.0),
+    ("verl", '`rollout_is="sequence"`', 0): lambda: np.minimum(np.exp(np.where(_valid, lp, 0.0).sum(axis=0)), 2.0),
+    ("verl", '`rollout_rs="token_k1"`', 0): lambda: (-lp >= np.log(0.5)) & (-lp <= np.log(1.5)),
+    ("verl", '`rollout_rs="token_k2"`', 0): lambda: 0.5 * lp**2 <= 1.5,
+    ("verl", '`rollout_rs="token_k2"`', 1): lambda: np.exp(lp) - 1 - lp <= 1.5,
+    ("verl", '`rollout_rs="seq_sum_k3"`', 0): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).sum(axis=0) <= 1.5,
+    ("verl", '`rollout_rs="seq_sum_k3"`', 1): lambda: np.where(_valid, np.exp(lp) - 1 - lp, 0.0).max(axis=0) <= 1.5,
+    ("verl", '`loss_agg_mode="seq-mean-token-sum"`', 0): lambda: (
+        np.where(_valid, numbers("loss"), 0.0).sum(axis=0).mean()
+    ),
+    ("verl", '`loss_mode="geo_mean"`', 0): gmpo,
+    ("verl", '`loss_mode="gpg"`', 0): lambda: -numbers("log_pi") * numbers("A"),
+    ("verl", '`loss_mode="kl_cov"`', 0): lambda: (
         -np.exp(u) * numbers("A") + np.where(numbers("cov") >= 0.5, 0.1 * np.abs(u), 0.0)
     ),
-    ('`loss_mode="kl_cov"`', 1): covariance,
-    ('`loss_mode="clip_cov"`', 0): lambda: np.where(_valid, 0.0, clipped(np.exp(u), numbers("A"), 0.2, 0.2)),
-    ('`adv_estimator="opo"`', 0): opo,
-    ('`adv_estimator="reinforce_plus_plus"`', 0): lambda: discounted(numbers("token_reward")),
-    ('`adv_estimator="reinforce_plus_plus"`', 1): lambda: whitened(numbers("returns")),
-    ('`adv_estimator="reinforce_plus_plus_baseline"`', 0): lambda: by_group(numbers("reward")),
-    ('`adv_estimator="reinforce_plus_plus_baseline"`', 1): lambda: whitened(numbers("A")),
-    ('`adv_estimator="optimal_token_baseline"`', 0): optimal_token_baseline,
-    ('`adv_estimator="optimal_token_baseline"`', 1): lambda: np.cumsum(
+    ("verl", '`loss_mode="kl_cov"`', 1): covariance,
+    ("verl", '`loss_mode="clip_cov"`', 0): lambda: np.where(_valid, 0.0, clipped(np.exp(u), numbers("A"), 0.2, 0.2)),
+    ("verl", '`adv_estimator="opo"`', 0): opo,
+    ("verl", '`adv_estimator="reinforce_plus_plus"`', 0): lambda: discounted(numbers("token_reward")),
+    ("verl", '`adv_estimator="reinforce_plus_plus"`', 1): lambda: whitened(numbers("returns")),
+    ("verl", '`adv_estimator="reinforce_plus_plus_baseline"`', 0): lambda: by_group(numbers("reward")),
+    ("verl", '`adv_estimator="reinforce_plus_plus_baseline"`', 1): lambda: whitened(numbers("A")),
+    ("verl", '`adv_estimator="optimal_token_baseline"`', 0): optimal_token_baseline,
+    ("verl", '`adv_estimator="optimal_token_baseline"`', 1): lambda: np.cumsum(
         np.where(_valid, 1 - 2 * np.exp(numbers("log_prox")) + numbers("sum_pi_squared"), 0.0), axis=0
     ),
-    ("`top_entropy_quantile=1.0`", 0): high_entropy,
-    ("`cliprange_value=0.5`", 0): lambda: (
-        0.5
-        * np.maximum(
-            (numbers("v") - numbers("target")) ** 2,
-            (np.clip(numbers("v"), numbers("old_value") - 0.5, numbers("old_value") + 0.5) - numbers("target")) ** 2,
-        )
-    ),
-    ("`delta=None`", 0): trl_two_sided,
-    ('`loss_type="cispo"`', 0): lambda: -np.minimum(np.exp(u), 0.28) * numbers("A") * numbers("log_pi"),
-    ('`loss_type="dr_grpo"`', 0): lambda: np.where(_valid, numbers("loss"), 0.0).sum() / (B * 8),
-    ("`off_policy_mask_threshold=None`", 0): lambda: (
+    ("verl", "`cliprange_value=0.5`", 0): lambda: 0.5 * clipped_value_loss(0.5),
+    ("TRL", "`top_entropy_quantile=1.0`", 0): high_entropy,
+    ("TRL", "`delta=None`", 0): trl_two_sided,
+    ("TRL", '`loss_type="cispo"`', 0): lambda: -np.minimum(np.exp(u), 0.28) * numbers("A") * numbers("log_pi"),
+    ("TRL", '`loss_type="dr_grpo"`', 0): lambda: np.where(_valid, numbers("loss"), 0.0).sum() / (B * 8),
+    ("TRL", "`off_policy_mask_threshold=None`", 0): lambda: (
         (numbers("A_of_sequence") >= 0) | (mean_over_steps(-numbers("l")) <= 0.1)
     ),
-    ("`eps_clip=0.2`", 0): lambda: np.minimum(
-        clipped(np.exp(u), numbers("A"), 0.2, 0.28), np.sign(numbers("A")) * 3.0 * numbers("A")
+    ("AReaL", "`eps_clip=0.2`", 0): lambda: np.minimum(
+        clipped(np.exp(u), numbers("A"), 0.2, 0.28), np.sign(numbers("A")) * CAP * numbers("A")
     ),
-    ("`use_decoupled_loss=True`", 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.2),
-    ('`level="token"`', 0): lambda: (
+    ("AReaL", "`use_decoupled_loss=True`", 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("AReaL", '`level="token"`', 0): lambda: (
         np.where(np.exp(lp) <= 1.2, np.exp(lp), 0.0) * clipped(np.exp(u), numbers("A"), 0.2, 0.2)
     ),
-    ('`level="sequence"`', 0): lambda: np.where(np.exp(mean_over_steps(lp)) <= 1.2, np.exp(mean_over_steps(lp)), 0.0),
-    ('`metric="kl_k1"`', 0): lambda: areal_kl(lp),
-    ('`metric="kl_k1"`', 1): lambda: areal_kl(0.5 * lp**2),
-    ('`metric="kl_k1"`', 2): lambda: areal_kl(np.exp(-lp) - 1 + lp),
-    ('`loss.type="default"`', 0): lambda: prime_rl(drop_outward_only=True),
-    ('`loss.type="ipo"`', 0): lambda: prime_rl(drop_outward_only=False),
+    ("AReaL", '`level="sequence"`', 0): lambda: np.where(
+        np.exp(mean_over_steps(lp)) <= 1.2, np.exp(mean_over_steps(lp)), 0.0
+    ),
+    ("AReaL", '`metric="kl_k1"`', 0): lambda: areal_kl(lp),
+    ("AReaL", '`metric="kl_k1"`', 1): lambda: areal_kl(0.5 * lp**2),
+    ("AReaL", '`metric="kl_k1"`', 2): lambda: areal_kl(np.exp(-lp) - 1 + lp),
+    ("prime-rl", '`loss.type="default"`', 0): lambda: prime_rl(drop_outward_only=True),
+    ("prime-rl", '`loss.type="ipo"`', 0): lambda: prime_rl(drop_outward_only=False),
+    ("OpenRLHF", "`actor.eps_clip=0.2`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("OpenRLHF", '`actor.policy_loss_type="gspo"`', 0): lambda: dual_clipped(
+        np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.2
+    ),
+    ("OpenRLHF", "`advantage.is_correction_enable=False`", 0): lambda: np.clip(
+        np.exp(lp), BOUNDS["low"], BOUNDS["high"]
+    ),
+    ("OpenRLHF", '`is_correction_type="icepop"`', 0): lambda: np.exp(lp) * kept(np.exp(lp)),
+    ("OpenRLHF", '`is_correction_type="seq-mask-tis"`', 0): weights_of_kept_sequences,
+    ("OpenRLHF", '`advantage.estimator="gae"`', 0): lambda: generalized_advantages(1.0),
+    ("OpenRLHF", '`advantage.estimator="gae"`', 1): lambda: whitened(numbers("A"), ddof=0),
+    ("OpenRLHF", '`advantage.estimator="reinforce"`', 0): lambda: discounted(numbers("token_reward")),
+    ("OpenRLHF", '`advantage.estimator="reinforce"`', 1): lambda: whitened(numbers("returns"), ddof=0),
+    ("OpenRLHF", '`advantage.estimator="reinforce_baseline"`', 0): lambda: by_group(numbers("reward")),
+    ("OpenRLHF", '`advantage.estimator="reinforce_baseline"`', 1): lambda: whitened(numbers("A"), ddof=0),
+    ("OpenRLHF", '`advantage.estimator="group_norm"`', 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-9)
+    ),
+    ("OpenRLHF", '`advantage.estimator="group_norm"`', 1): lambda: np.array(
+        [one - others.mean() for one, others in members(numbers("reward"))]
+    ),
+    ("OpenRLHF", '`advantage.estimator="group_norm"`', 2): lambda: by_group(numbers("reward"))[0],
+    ("OpenRLHF", "`kl.init_coef=0.01`", 0): lambda: discounted(
+        numbers("token_reward") - 0.01 * estimated_kl(numbers("log_prox") - numbers("log_ref"), "k1")
+    ),
+    ("OpenRLHF", "`kl.use_loss=True`", 0): lambda: 0.01 * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k2"),
+    ("OpenRLHF", "`kl.target=None`", 0): lambda: 0.01 * (1 + (0.015 / 0.013 - 1) * 64 / 10_000),
+    ("OpenRLHF", "`critic.value_clip=0.5`", 0): lambda: 0.5 * clipped_value_loss(0.5),
+    ("slime", "`eps_clip=0.2`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("slime", "`use_rollout_logprobs=False`", 0): lambda: dual_clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28),
+    ("slime", '`advantage_estimator="gspo"`', 0): lambda: dual_clipped(
+        np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.28
+    ),
+    ("slime", '`advantage_estimator="cispo"`', 0): lambda: (
+        -np.clip(np.exp(u), 0.8, 1.28) * numbers("A") * numbers("log_pi")
+    ),
+    ("slime", "`use_tis=False`", 0): lambda: np.clip(np.exp(lp), 0.0, 2.0),
+    ("slime", "`custom_tis_function_path`", 0): lambda: np.exp(lp) * kept_within(np.exp(lp), 0.0, 2.0),
+    ("slime", '`tis_mode="truncate"`', 0): lambda: np.minimum(np.exp(lp), 2.0),
+    ("slime", '`tis_mode="truncate"`', 1): lambda: np.minimum(np.exp(np.where(_valid, lp, 0.0).sum(axis=0)), 2.0),
+    ("slime", '`tis_mode="clip"`', 0): lambda: np.clip(np.exp(lp), 0.5, 2.0),
+    ("slime", "`use_rs=True`", 0): lambda: kept_within(np.exp(lp), 0.5, 1.5),
+    ("slime", "`rs_veto_threshold=1e-4`", 0): lambda: ~((lp < np.log(0.36)) & np.asarray(_valid)).any(axis=0),
+    ("slime", "`tis_batch_normalize=True`", 0): lambda: (
+        numbers("weight") / numbers("weight")[np.asarray(_valid)].mean()
+    ),
+    ("slime", "`use_opsm=False`", 0): lambda: ~((numbers("A_of_sequence") < 0) & (mean_over_steps(-u) > 0.1)),
+    ("slime", "`use_kl_loss=False`", 0): lambda: 0.1 * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3"),
+    ("slime", "`use_kl_loss=False`", 1): lambda: (
+        0.1 * np.exp(u) * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3")
+    ),
+    ("slime", "`kl_coef=0.0`", 0): lambda: (
+        numbers("token_reward") - 0.1 * estimated_kl(numbers("log_prox") - numbers("log_ref"), "k3")
+    ),
+    ("slime", '`advantage_estimator="grpo"`', 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-6)
+    ),
+    ("slime", '`advantage_estimator="grpo"`', 1): lambda: by_group(numbers("reward"))[0],
+    ("slime", '`advantage_estimator="reinforce_plus_plus"`', 0): lambda: discounted(numbers("token_reward")),
+    ("slime", '`advantage_estimator="reinforce_plus_plus"`', 1): lambda: whitened(numbers("returns")),
+    ("slime", '`advantage_estimator="reinforce_plus_plus_baseline"`', 0): lambda: by_group(numbers("reward")),
+    ("slime", '`advantage_estimator="ppo"`', 0): lambda: generalized_advantages(1.0),
+    ("slime", "`normalize_advantages=False`", 0): lambda: whitened(numbers("A")),
+    ("slime", "`value_clip=0.2`", 0): lambda: clipped_value_loss(0.2),
+    ("slime", "`calculate_per_token_loss=False`", 0): lambda: over_sequences(numbers("loss")),
+    ("slime", "`calculate_per_token_loss=False`", 1): lambda: numbers("loss")[np.asarray(_valid)].mean(),
+    ("slime", "`partial_rollout=False`", 0): lambda: numbers("loss")[
+        np.asarray(_valid) & (np.asarray(NAMES["token_version"]) == 4)
+    ].mean(),
+    ("NeMo-RL", "`ratio_clip_min=0.2`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("NeMo-RL", "`sequence_level_importance_ratios=False`", 0): lambda: dual_clipped(
+        np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.2
+    ),
+    ("NeMo-RL", "`use_cispo=False`", 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A") * numbers("log_pi"),
+    ("NeMo-RL", "`disable_ppo_ratio=False`", 0): lambda: -numbers("log_pi") * numbers("A"),
+    ("NeMo-RL", "`use_importance_sampling_correction=False`", 0): lambda: np.exp(lp),
+    ("NeMo-RL", "`use_importance_sampling_correction=False`", 1): lambda: np.exp(np.where(_valid, lp, 0.0).sum(axis=0)),
+    ("NeMo-RL", '`truncated_importance_sampling_type="tis"`', 0): lambda: np.clip(
+        np.exp(lp), BOUNDS["low"], BOUNDS["high"]
+    ),
+    ("NeMo-RL", '`truncated_importance_sampling_type="tis"`', 1): lambda: np.exp(lp) * kept(np.exp(lp)),
+    ("NeMo-RL", '`truncated_importance_sampling_type="seq-mask-tis"`', 0): weights_of_kept_sequences,
+    ("NeMo-RL", "`seq_logprob_error_threshold=None`", 0): lambda: mean_over_steps(np.exp(np.abs(lp))) <= 2.0,
+    ("NeMo-RL", "`reference_policy_kl_penalty=0.01`", 0): lambda: (
+        0.01 * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3")
+    ),
+    ("NeMo-RL", "`use_on_policy_kl_approximation=False`", 0): lambda: (
+        0.01 * np.exp(numbers("l")) * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3")
+    ),
+    ("NeMo-RL", "`use_kl_in_reward=False`", 0): lambda: (
+        numbers("A") - 0.01 * estimated_kl(numbers("log_prox") - numbers("log_ref"), "k3")
+    ),
+    ("NeMo-RL", '`adv_estimator.name="grpo"`', 0): normalised_without_oneself,
+    ("NeMo-RL", '`adv_estimator.name="grpo"`', 1): lambda: np.array(
+        [others.std(ddof=1) for _, others in members(numbers("R").ravel())]
+    ),
+    ("NeMo-RL", "`use_leave_one_out_baseline=False`", 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-6)
+    ),
+    ("NeMo-RL", "`normalize_rewards=False`", 0): lambda: np.array(
+        [one - others.mean() for one, others in members(numbers("reward"))]
+    ),
+    ("NeMo-RL", '`adv_estimator.name="gdpo"`', 0): lambda: (
+        (numbers("S") - numbers("S").mean()) / numbers("S").std(ddof=1)
+    ),
+    ("NeMo-RL", '`adv_estimator.name="reinforce_plus_plus"`', 0): lambda: by_group(numbers("reward")),
+    ("NeMo-RL", '`adv_estimator.name="reinforce_plus_plus"`', 1): lambda: whitened(numbers("A"), ddof=0),
+    ("NeMo-RL", "`advantage_clip_low=None`", 0): lambda: np.minimum(np.maximum(numbers("A"), -0.5), 0.8),
+    ("NeMo-RL", '`adv_estimator.name="gae"`', 0): lambda: generalized_advantages(0.95),
+    ("NeMo-RL", '`adv_estimator.name="gae"`', 1): lambda: whitened(numbers("A")),
+    ("NeMo-RL", "`length_adaptive_alpha=0.0`", 0): length_adaptive,
+    ("NeMo-RL", "`length_adaptive_alpha=0.0`", 1): lambda: np.clip(
+        1 - 1 / np.maximum(0.4 * np.asarray(_valid).sum(axis=0), 1), 0, 1
+    ),
+    ("NeMo-RL", "`value_loss_fn.cliprange=None`", 0): lambda: 0.5 * clipped_value_loss(0.3),
+    ("NeMo-RL", "`positive_example_nll_weight=0.0`", 0): lambda: (
+        -0.1 * numbers("log_pi")[np.asarray(_valid) & (numbers("reward") > 0)].mean()
+    ),
+    ("NeMo-RL", "`token_level_loss=True`", 1): lambda: over_sequences(numbers("loss")),
+    ("NeMo-RL", "`overlong_filtering=False`", 0): lambda: numbers("loss")[
+        np.asarray(_valid) & ~np.asarray(NAMES["truncated"])
+    ].mean(),
+    ("NeMo-RL", "metrics", 0): lambda: np.exp(np.abs(lp))[np.asarray(_valid)].mean(),
+    ("NeMo-RL", "metrics", 1): lambda: estimated_kl(-lp, "k3")[np.asarray(_valid)].mean(),
 }
 
 
-@pytest.mark.parametrize(("start", "number"), ORACLES)
-def test_a_call_computes_what_the_project_computes(start: str, number: int) -> None:
-    (row,) = [row for row in ROWS if row[0].startswith(start)]
-    call = [call for option, call in CALLS if option == row[0]][number]
-    np.testing.assert_allclose(np.asarray(evaluate(call)), ORACLES[start, number](), rtol=2e-5, atol=1e-6)
+@pytest.mark.parametrize(("project", "start", "number"), ORACLES)
+def test_a_call_computes_what_the_project_computes(project: str, start: str, number: int) -> None:
+    found = evaluate(project, named(project, start, number))
+    np.testing.assert_allclose(np.asarray(found), ORACLES[project, start, number](), rtol=2e-5, atol=1e-6)
+
+
+def slope(ratio, advantage, low, high):
+    """Of a clipped loss with a dual clip, in the log-ratio."""
+    held = np.where(advantage > 0, ratio > 1 + high, (ratio < 1 - low) | (ratio > CAP))
+    return np.where(held, 0.0, -ratio * advantage)
+
+
+def slope_of_sequences(low, high):
+    """The derivative of a geometric mean is shared by the valid tokens."""
+    shared = slope(np.exp(mean_over_steps(u)), numbers("A_of_sequence"), low, high) / np.asarray(_valid).sum(axis=0)
+    return np.where(_valid, shared, 0.0)
+
+
+def slope_of_weighted_kl(ratio):
+    """Of `ratio * k3` where the ratio has the derivative of a probability."""
+    to_reference = numbers("log_pi") - numbers("log_ref")
+    return ratio * (estimated_kl(to_reference, "k3") + 1 - np.exp(-to_reference))
+
+
+#: The derivatives of the projects' losses in `log_pi`, worked out by hand.
+SLOPES = {
+    ("OpenRLHF", "`actor.eps_clip=0.2`", 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("OpenRLHF", '`actor.policy_loss_type="gspo"`', 0): lambda: slope_of_sequences(0.2, 0.2),
+    ("OpenRLHF", "`kl.use_loss=True`", 0): lambda: 0.01 * (numbers("log_pi") - numbers("log_ref")),
+    ("slime", "`eps_clip=0.2`", 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("slime", '`advantage_estimator="gspo"`', 0): lambda: slope_of_sequences(0.2, 0.28),
+    ("slime", '`advantage_estimator="cispo"`', 0): lambda: -np.clip(np.exp(u), 0.8, 1.28) * numbers("A"),
+    ("slime", "`use_kl_loss=False`", 0): lambda: 0.1 * (1 - np.exp(numbers("log_ref") - numbers("log_pi"))),
+    ("slime", "`use_kl_loss=False`", 1): lambda: 0.1 * slope_of_weighted_kl(np.exp(u)),
+    ("NeMo-RL", "`ratio_clip_min=0.2`", 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("NeMo-RL", "`sequence_level_importance_ratios=False`", 0): lambda: slope_of_sequences(0.2, 0.2),
+    ("NeMo-RL", "`use_cispo=False`", 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A"),
+    ("NeMo-RL", "`disable_ppo_ratio=False`", 0): lambda: -numbers("A"),
+    ("NeMo-RL", "`reference_policy_kl_penalty=0.01`", 0): lambda: 0.01 * slope_of_weighted_kl(1.0),
+    ("NeMo-RL", "`use_on_policy_kl_approximation=False`", 0): lambda: 0.01 * slope_of_weighted_kl(np.exp(numbers("l"))),
+}
+
+
+@pytest.mark.parametrize(("project", "start", "number"), SLOPES)
+def test_a_call_has_the_gradient_of_the_project(project: str, start: str, number: int) -> None:
+    call = named(project, start, number)
+    found = jax.grad(lambda log_pi: jnp.sum(evaluate(project, call, log_pi)))(_log_pi)
+    np.testing.assert_allclose(np.asarray(found), SLOPES[project, start, number](), rtol=2e-5, atol=1e-6)
 
 
 def test_the_data_tell_the_bounds_apart() -> None:
@@ -272,6 +556,11 @@ def test_the_data_tell_the_bounds_apart() -> None:
     assert ((ratio > 1.5) & (ratio < 2.0)).any()
     assert (np.exp(u) > 1.28).any()
     assert (np.exp(u) < 0.8).any()
+    assert ((np.exp(u) > CAP) & (numbers("A") < 0)).any()
+    geometric_mean = np.exp(mean_over_steps(lp))
+    assert (geometric_mean < BOUNDS["low"]).any()
+    assert kept(geometric_mean).any()
+    assert (geometric_mean > BOUNDS["high"]).any()
 
 
 def test_m2po_as_areal_has_it() -> None:
@@ -280,5 +569,5 @@ def test_m2po_as_areal_has_it() -> None:
     squares = np.sort(lp[there] ** 2)
     kept = [n for n in range(1, len(squares) + 1) if squares[:n].mean() < 0.04]
     limit = squares[max(kept) - 1]
-    (call,) = [call for option, call in CALLS if option.startswith("`m2_threshold")]
-    np.testing.assert_array_equal(np.asarray(evaluate(call)), there & (lp**2 <= limit))
+    found = evaluate("AReaL", named("AReaL", "`m2_threshold", 0))
+    np.testing.assert_array_equal(np.asarray(found), there & (lp**2 <= limit))
