@@ -44,7 +44,7 @@ GIVEN = {
     "epsilon_high": 0.28,
     "eps_clip_higher": 0.28,
     "eps_clip_high": 0.28,
-    "delta": 2.0,
+    "delta": CAP,
     "max_staleness": 4,
     "c_clip": CAP,
     "clip_ratio_c": CAP,
@@ -180,7 +180,7 @@ def clipped(ratio, advantage, low, high):
 def trl_two_sided():
     """Only the unclipped term is bounded by `delta`."""
     ratio, advantage = np.exp(numbers("u")), numbers("A")
-    return -np.minimum(np.minimum(ratio, 2.0) * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
+    return -np.minimum(np.minimum(ratio, CAP) * advantage, np.clip(ratio, 0.8, 1.28) * advantage)
 
 
 def prime_rl(drop_outward_only: bool):
