@@ -268,17 +268,14 @@ def take(
 def _appended(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorState:
     layout, rows = state.layout, state.rows
     free = state.count < state.capacity
-    slot = (state.head + state.count) % state.capacity
-    # The loop reads and writes one row only, so that a donated state is updated in place.
-    for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
-        new = jnp.ravel(jnp.asarray(leaf, rows.dtype))[None]
-        at = slot, jnp.int32(begin)
-        old = jax.lax.dynamic_slice(rows, at, new.shape)
-        rows = jax.lax.dynamic_update_slice(rows, jnp.where(free, new, old), at)
-    version = jnp.where(free, jnp.asarray(version, jnp.int32), state.version[slot])
+    # A write beyond the ring is dropped. Reading a row to keep it instead makes XLA copy the whole ring for every leaf
+    # if the push is vectorised; and one write of the concatenated leaves makes it slow for large gradients.
+    slot = jnp.where(free, (state.head + state.count) % state.capacity, state.capacity)
+    for leaf, begin, end in zip(jax.tree.leaves(gradient), layout.offsets, layout.offsets[1:], strict=False):
+        rows = rows.at[slot, begin:end].set(jnp.ravel(jnp.asarray(leaf, rows.dtype)), mode="drop")
     return state._replace(
         rows=rows,
-        version=state.version.at[slot].set(version),
+        version=state.version.at[slot].set(jnp.asarray(version, jnp.int32), mode="drop"),
         count=state.count + free.astype(jnp.int32),
         overflow=state.overflow | ~free,
     )
