@@ -55,7 +55,7 @@ PRESETS: Mapping[str, Preset] = {
             variations=(0.1, 1.0),
             learners=(1, 4, 16, 64),
             rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-            seeds=8,
+            seeds=32,
             batches=64,
         ),
         {"CartPole": None, "Acrobot-v1": "Acrobot-v1"},
