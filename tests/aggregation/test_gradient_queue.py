@@ -1,6 +1,7 @@
 """The queue within every aggregator: overflow, slots, dtypes, donation, compilation, and errors at a push."""
 
 import functools
+import re
 from collections import Counter
 from random import Random
 
@@ -155,6 +156,30 @@ def random_schedule(name, state, random, steps):
             update, state = functions.pop(state, 20, random.randrange(3))
             seen.append(update)
     return state, jax.device_get(seen)
+
+
+def test_a_vectorised_push_copies_no_ring():
+    """XLA copies the rings of vectorised runs for no leaf of a gradient: these copies would take most of the time."""
+    runs, leaves, capacity = 3, 5, 32
+    aggregator = staleness_aware(capacity // 2, capacity=capacity, decay=1.0, combine="sequential")
+    like = [jnp.zeros(7)] * leaves
+
+    def groups(start):
+        def one(state, _):
+            state = jax.lax.fori_loop(
+                0,
+                4,
+                lambda i, state: aggregator.push(state, [(j + i) * start for j in range(leaves)], version=0),
+                state,
+            )
+            update, state = aggregator.pop(state, 0, 0)
+            return state, [leaf.sum() for leaf in update.gradient]
+
+        return jax.lax.scan(one, aggregator.init(like), length=2)[1]
+
+    program = jax.jit(jax.vmap(groups)).lower(jnp.zeros((runs, 7))).compile()
+    ring = rf"copy\S* = f32\[{runs},{capacity},{gradient_queue.ALIGNMENT}\]"
+    assert not re.findall(ring, program.as_text())
 
 
 @pytest.mark.slow
