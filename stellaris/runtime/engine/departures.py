@@ -58,7 +58,7 @@ class Departures:
             # ends as `hung`.
             limit = call.pool.spec.timeout
             if limit is None or call.started is None:
-                return self._end_if_pending((call, "hung"), now)
+                return self._end_if_pending((call.number, "hung"), now)
             self.end_at(call.started + limit, call, "timed_out")
             return None
         call.value, call.error = outcome
@@ -67,27 +67,28 @@ class Departures:
             assert call.container is not None
             return self._fleet.lose(call.container, now)
         if call.error is not None:
-            return self._end_if_pending((call, "failed"), now)
+            return self._end_if_pending((call.number, "failed"), now)
         if call.course is None:
             self.end(call, "completed", now)
             return call
         if call.course.crashes_at_end():
-            return self._end_if_pending((call, "crashed"), now)
+            return self._end_if_pending((call.number, "crashed"), now)
         noticed, again = call.course.messages(now)
         if again is not None:
             # The duplicate is made before the call ends: `_mark_ended` drops the value of a call whose message is lost.
             self._deliver_at(again, _twin(call, now), "redelivered")
         if noticed is None:
-            return self._end_if_pending((call, "completed"), now)
+            return self._end_if_pending((call.number, "completed"), now)
         # The call ends now and frees its container, but is handed out only when the loss of its message is noticed.
         self._deliver_at(noticed, call, "noticed")
-        self._end_if_pending((call, "lost"), now)
+        self._end_if_pending((call.number, "lost"), now)
         return None
 
     def end_at(self, time: float, call: Call, status: str) -> None:
         """Schedules the end of a call. If the call ends earlier, the event does nothing."""
-        # The event stays in the agenda even if the call ends earlier, because finding the event would cost more.
-        self._agenda.add(time, END, call.number, self._end_if_pending, (call, status))
+        # The event stays in the agenda even if the call ends earlier, because finding the event would cost more. It has
+        # the call's number and not the call, whose result would otherwise stay in memory up to this time.
+        self._agenda.add(time, END, call.number, self._end_if_pending, (call.number, status))
 
     def end(self, call: Call, status: str, now: float) -> None:
         """Ends a call. Its container becomes idle, or ends with the call, for example after a crash."""
@@ -108,10 +109,11 @@ class Departures:
         for call in list(self.pending.values()):
             self._mark_ended(call, "cancelled", now)
 
-    def _end_if_pending(self, ending: tuple[Call, str], now: float) -> Call | None:
+    def _end_if_pending(self, ending: tuple[int, str], now: float) -> Call | None:
         """Ends a call and returns it; returns None if the call has ended already, for example before its time-out."""
-        call, status = ending
-        if call.number not in self.pending:
+        number, status = ending
+        call = self.pending.get(number)
+        if call is None:
             return None
         # The body of a measured call may have returned, and its scaled time end later: it does not hang.
         if status == "hung" and call.finished is not None and call.finished > now:
@@ -139,7 +141,7 @@ class Departures:
         self._rows.append((now, status if call.arrived else "withdrawn", call.function, call.number, where, 0.0))
 
     def _crash(self, call: Call, now: float) -> Call | None:
-        return self._end_if_pending((call, "crashed"), now)
+        return self._end_if_pending((call.number, "crashed"), now)
 
     # ---- handed out later -----------------------------------------------------------------------------------------
 

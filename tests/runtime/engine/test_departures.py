@@ -69,6 +69,16 @@ def test_arguments_are_let_go_of():
             assert gone() is None
 
 
+@pytest.mark.parametrize("limits", [{"timeout": 100.0}, {"hang_after": 100.0}])
+def test_results_are_let_go_of_before_the_limit_on_the_wall_clock(limits):
+    """The event that would end a hanging call stays in the agenda, without the result."""
+    with deploy(0.0, clock="wall", **limits) as platform:
+        platform.invoke("f", lambda context: np.zeros(3))
+        gone = weakref.ref(platform.next_completion().result())
+        gc.collect()
+        assert gone() is None
+
+
 def test_cancel():
     """What waits, starts or runs ends with its container, and is not handed out; what has ended is left alone."""
     with deploy(2.0, cold_start=0.5, max_concurrency=2) as platform:
