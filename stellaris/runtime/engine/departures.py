@@ -108,6 +108,7 @@ class Departures:
         """Cancels all pending calls, because the platform closes. The fleet ends the containers."""
         for call in list(self.pending.values()):
             self._mark_ended(call, "cancelled", now)
+        self.undelivered = 0  # the messages under way are not delivered: their events go with the agenda
 
     def _end_if_pending(self, ending: tuple[int, str], now: float) -> Call | None:
         """Ends a call and returns it; returns None if the call has ended already, for example before its time-out."""

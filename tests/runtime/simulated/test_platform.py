@@ -77,6 +77,16 @@ def test_close():
     assert rows(platform) == log  # no container was made that nothing would end
 
 
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_message_under_way_is_not_delivered_after_close(clock):
+    platform = deploy(0.0, clock=clock, faults=Faults(lose=1.0, notice_after=Constant(100.0)))
+    lost = platform.invoke("f", nothing)
+    assert platform.next_completion(until=0.2) is None
+    assert lost.status == "lost"
+    platform.close()
+    assert platform.next_completion() is None
+
+
 def test_leaving_the_context_closes():
     platform = deploy(1.0)
     invocation = platform.invoke("f", nothing)
