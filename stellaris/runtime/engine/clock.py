@@ -1,6 +1,6 @@
 """The clocks of platforms: virtual time jumps from event to event, wall time passes by itself."""
 
-import math
+import threading
 import time
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, runtime_checkable
@@ -60,8 +60,8 @@ class WallClock:
         # This is a loop, because a queue may time out a little early.
         while (left := instant - self.now) > 0:
             try:
-                # An infinite wait is without a time-out, because `get` takes only finite ones.
-                return interruptions.get(timeout=None if math.isinf(left) else left)
+                # `get` takes no time-out above this one, some 292 years.
+                return interruptions.get(timeout=min(left, threading.TIMEOUT_MAX))
             except Empty:
                 pass
         return None

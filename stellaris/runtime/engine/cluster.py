@@ -1,6 +1,7 @@
 """The base classes of platforms whose containers are in other processes: the Ray platform and the Dask platform."""
 
 import contextlib
+import threading
 from abc import abstractmethod
 from collections.abc import Callable
 from queue import Empty
@@ -127,7 +128,7 @@ class ClusterPlatform(EnginePlatform):
         """Waits for the provisioned containers, which are made before the clock starts."""
         for _ in range(sum(spec.provisioned for spec in self.functions.values())):
             try:
-                container: Any = self._life.returned.get(timeout=patience)
+                container: Any = self._life.returned.get(timeout=min(patience, threading.TIMEOUT_MAX))
             except Empty:
                 raise RuntimeError(
                     f"a provisioned container was not made within hang_after={patience} s: see the cluster's logs, and "

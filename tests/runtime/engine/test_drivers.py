@@ -1,5 +1,6 @@
 """Drivers of time: bounds, standstills and deadlocks; and the wall clock."""
 
+import math
 import time
 
 import pytest
@@ -98,3 +99,10 @@ def test_a_measured_body_that_returned_does_not_hang():
         done = platform.next_completion()
         assert done.status == "completed"
         assert done.finished >= 0.8
+
+
+@pytest.mark.parametrize("limits", [{"timeout": 1e12}, {"hang_after": 1e12}, {"hang_after": math.inf}])
+def test_a_limit_may_be_later_than_a_thread_can_wait(limits):
+    with deploy(0.0, clock="wall", **limits) as platform:
+        platform.invoke("f", lambda context: time.sleep(0.05))
+        assert platform.next_completion().status == "completed"

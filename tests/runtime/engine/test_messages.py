@@ -1,6 +1,7 @@
 """What crosses to a container crosses once, and is forgotten when nobody refers to it any more."""
 
 import gc
+import math
 import os
 import threading
 from concurrent.futures import Future
@@ -207,6 +208,12 @@ def test_a_platform_that_cannot_make_what_is_provisioned_ends_what_it_has_made(m
     (bodies,) = made
     assert bodies.stopped == 1
     assert bodies.containers == {}
+
+
+def test_provisioned_containers_are_awaited_without_a_limit(monkeypatch) -> None:
+    monkeypatch.setattr(Here, "HANG_AFTER", math.inf)
+    with Here(provisioned=1) as platform:
+        assert platform.result(last, "value") == "value"
 
 
 def test_a_provisioned_container_is_made_before_the_run() -> None:
