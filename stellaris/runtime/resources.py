@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass
 
+from stellaris._core import checks
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -14,7 +16,8 @@ class Resources:
       gpu_slots: number of slots that the container takes on one GPU; see `Node.slots_per_gpu`.
 
     Raises:
-      ValueError: if a number is negative.
+      TypeError: if `gpu_slots` is not an integer.
+      ValueError: if a number is negative or not finite.
 
     Example:
       >>> Resources(memory=4.0, vcpus=2.0, gpu_slots=1)
@@ -27,8 +30,9 @@ class Resources:
 
     def __post_init__(self) -> None:
         for name in ("memory", "vcpus", "gpu_slots"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}={getattr(self, name)} is negative: give 0 or more")
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 or more")
+        checks.whole(at_least=0, gpu_slots=self.gpu_slots)
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Node:
         each other down, and 1 if they take turns. As with all durations, the slow-down is fixed at the start.
 
     Raises:
+      TypeError: if `gpus` or `slots_per_gpu` is not an integer.
       ValueError: if a number is out of its range.
 
     Example:
@@ -69,6 +74,7 @@ class Node:
             raise ValueError(
                 f"node {self.name!r}: slots_per_gpu={self.slots_per_gpu} is below 1: give 1 or more, even with gpus=0"
             )
+        checks.whole(at_least=0, gpus=self.gpus, slots_per_gpu=self.slots_per_gpu)
         if self.gpu_sharing > 1:
             raise ValueError(
                 f"node {self.name!r}: gpu_sharing={self.gpu_sharing} is above 1, which would be slower than taking "
