@@ -173,10 +173,10 @@ class RayBodies(ClusterBodies):
             return None, ContainerLostError(f"the container of function {call.function!r} was lost: {error}")
         except ray.exceptions.RayError as error:
             return None, error  # for example a result that cannot be sent
-        except ValueError:
+        except Exception as error:
             # After a shutdown Ray raises a ValueError that only says that the owner of an object is unknown.
             self._session.check()
-            raise
+            return None, error  # for example a value of a class that only the container can import
         return value, returned.error
 
     def drop(self, call: Call) -> bool:

@@ -99,6 +99,13 @@ def test_a_container_is_a_process_that_ends_with_it() -> None:
     assert sorted(ended) == [0, 1, 2, 3]
 
 
+class Sulks:
+    """A value that is pickled, and cannot be unpickled."""
+
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
 def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
     lock = threading.Lock()
 
@@ -107,6 +114,8 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
             raise KeyError(what)
         if what == "exits":
             raise SystemExit(3)
+        if what == "sulks":
+            return Sulks()
         return threading.Lock() if what == "returns a lock" else what
 
     with RayPlatform({"f": FunctionSpec(Measured(), max_concurrency=1)}) as platform:
@@ -114,6 +123,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
         for argument, error, message in (
             ("raises", KeyError, "raises"),
             ("exits", SystemExit, "3"),
+            ("sulks", ValueError, "invalid literal"),
             (
                 "returns a lock",
                 TypeError,
@@ -125,7 +135,7 @@ def test_what_cannot_be_sent_or_raises_fails_the_call_by_name() -> None:
                 result(platform, "f", body, argument)
             assert type(failure.value.__cause__) is error
             assert message in str(failure.value.__cause__)
-            if error is not TypeError:
+            if argument in ("raises", "exits"):
                 assert "in body" in failure.value.__cause__.__notes__[0]
         with pytest.raises(TypeError, match=r"the program of function 'f' cannot be sent .*: body\.lock is"):
             platform.invoke("f", lambda context: lock)
