@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
@@ -239,6 +240,7 @@ class Worker:
 def _work(out: Path, wire: Connection) -> None:
     """Runs cells in the worker's process, until the study's process ends for any reason."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles interruptions
+    threading.Thread(target=_end_with_study, daemon=True).start()
     use_one_thread()
     _keep_compiled(out / "compiled")
     while True:
@@ -254,6 +256,14 @@ def _work(out: Path, wire: Connection) -> None:
         sys.stdout.flush()
         with contextlib.suppress(OSError):
             wire.send(said)
+
+
+def _end_with_study() -> None:
+    """Ends this process if the study's process is killed, because a resumed study may run the same cell at once."""
+    study = multiprocessing.parent_process()
+    assert study is not None
+    study.join()
+    os._exit(0)
 
 
 def _do(cell: Cell, out: Path, wire: Connection) -> bool:
@@ -360,7 +370,10 @@ class _Wire:
 
     def row(self, run: runs.Outcome) -> None:
         """Sends the last row."""
-        self._rows.send(run.history[-1])  # raises if the study's process was killed, which ends this process
+        try:
+            self._rows.send(run.history[-1])
+        except OSError:
+            os._exit(0)  # the study's process was killed, which is not a failure of the cell
 
     def end(self, run: runs.Outcome) -> None:
         """Sends nothing: the results are in the cell's files."""

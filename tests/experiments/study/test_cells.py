@@ -7,10 +7,15 @@ import math
 import multiprocessing
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from unittest import mock
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -24,6 +29,7 @@ from stellaris.acting import ActorCritic
 from stellaris.runtime import Trace
 from stellaris.systems import Budget, Evaluation, Synchronous, Workload
 
+ROOT = Path(__file__).parents[3]
 PPO_CONFIG = PPO(epochs=1, minibatch_size=64)
 
 
@@ -156,6 +162,47 @@ def test_one_that_fails_says_why(tmp_path):
     assert finished(cell, tmp_path) is None
     assert "NoSuch-v0" in cells.failure(cell, tmp_path)
     assert not draft.exists()
+
+
+class Slow(gymnasium.Env):
+    """An environment in which nothing happens for long."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        time.sleep(60.0)
+        return np.zeros(1, np.float32), {}
+
+
+KILLED = """
+import os, signal, sys, time
+from dataclasses import replace
+from pathlib import Path
+from experiments.study.cells import Worker
+from stellaris.systems import Budget
+from tests.experiments.study.test_cells import Slow, tiny
+
+out, slow = Path(sys.argv[1]), sys.argv[2] == "slow"
+worker = Worker(out)
+worker.begin(replace(tiny(environment=Slow if slow else "CartPole-v1"), budget=Budget(steps=10**9)))
+while slow and not list(out.glob("cells/*.unfinished")):
+    time.sleep(0.1)
+if not slow:
+    worker.wire.recv()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", ["slow", "fast"])
+def test_a_process_ends_with_its_study(rows, tmp_path):
+    """At once if the study is killed, and what it had begun is no failure: a resumed study does it again."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path), rows]
+    # The process inherits the pipe, so that this waits for its end as well.
+    study = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=50.0, check=False)
+    assert study.returncode == -signal.SIGKILL
+    assert [path.suffix for path in (tmp_path / "cells").iterdir()] == [".unfinished"]
 
 
 @pytest.fixture(scope="module")
