@@ -76,6 +76,7 @@ class Study:
     pictures: Sequence[str] = ()  #: stems of the pictures' names, which the name of an environment may follow.
     seed: int = 0  #: the first seed.
     alone: bool = False  #: whether to run one process at a time, because the runs measure this machine.
+    file: str = ""  #: the file of a user's own study, by which the command line names it.
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds the options that every study has."""
@@ -157,7 +158,7 @@ class Study:
                 lambda: run_all(cells, out, jobs, console, failures=failures, idle=idle, log=log)
             )
         for cell in failures:
-            again = _command(self.name, cell, arguments)
+            again = _command(["study", self.file] if self.file else [self.name], cell, arguments)
             shell.complain(f"{cell.label}: {failure(cell, out)}  (again: {again})")
         results = [result for cell in cells if (result := finished(cell, out))]
         if results:
@@ -350,13 +351,13 @@ class _Clock:
         return f"[dim]{left} runs to go, about {each * left / 60:.0f} min with {jobs} at once[/dim]" if left else ""
 
 
-def _command(name: str, cell: Cell, arguments: argparse.Namespace) -> str:
-    """Returns the command that runs one cell again."""
+def _command(study: Sequence[str], cell: Cell, arguments: argparse.Namespace) -> str:
+    """Returns the command that runs one cell again; `study` has the words that name the study."""
     words: list[str] = []
     for option, value in vars(arguments).items():
         if option not in ("only", "resume", "jobs"):
             words += [word for one in _several(value) for word in (f"--{option}", str(one))]
-    return shlex.join(["python", "-m", "experiments", name, *words, "--only", cell.key])
+    return shlex.join(["python", "-m", "experiments", *study, *words, "--only", cell.key])
 
 
 def _several(value: Any) -> Sequence[Any]:

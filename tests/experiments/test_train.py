@@ -7,6 +7,7 @@ import pytest
 
 from experiments import command
 from experiments.report import command as report
+from experiments.study import study
 from tests.experiments.csv_rows import rows
 
 PAGE = Path(report.__file__).parents[2] / "docs" / "experiments.md"
@@ -49,11 +50,26 @@ def test_the_pages_study_runs_from_its_file(tmp_path, capsys):
     assert (row["setting"], row["steps"]) == ("weighted", "2048")
 
 
+def test_a_failure_in_a_study_of_ones_own_names_its_file(tmp_path, capsys, monkeypatch):
+    text = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[0]
+    path = tmp_path / "averaging_again.py"
+    path.write_text(text)
+    monkeypatch.setattr(study, "run_all", lambda cells, *of, failures, **others: failures.extend(cells[:1]))
+    assert command.main(["study", str(path), "--out", str(tmp_path / "out")]) == 1
+    assert f"(again: python -m experiments study {path} --preset small --seed 0 --out" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "is not a Python file"), ("STUDY = 3\n", "own.py does not define STUDY")]
+    ("name", "text", "message"),
+    [
+        ("own.py", None, "is not a Python file"),
+        ("own.py", "STUDY = 3\n", "own.py does not define STUDY"),
+        ("json.py", "STUDY = 3\n", "json.py cannot be imported as 'json', which is another module or none: rename it"),
+        ("my.own.py", "STUDY = 3\n", "my.own.py cannot be imported as 'my.own', which is another module or none"),
+    ],
 )
-def test_a_file_without_a_study(tmp_path, text, message, capsys):
-    path = tmp_path / "own.py"
+def test_a_file_without_a_study(tmp_path, name, text, message, capsys):
+    path = tmp_path / name
     if text is not None:
         path.write_text(text)
     assert command.main(["study", str(path)]) == 2
