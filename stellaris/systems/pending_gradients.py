@@ -1,5 +1,6 @@
 """Gradients that wait to be applied: their values in the aggregator's queue, and their tasks on the host."""
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Iterator
@@ -81,25 +82,48 @@ class PendingGradients:
         )
 
 
+#: JAX's errors for an unknown value where Python or NumPy needs a known one.
+_UNKNOWN = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+@contextlib.contextmanager
+def _traced(aggregator: Aggregator, method: str) -> Iterator[None]:
+    """Replaces JAX's error for a Python branch on an unknown value by one that names the aggregator's method."""
+    try:
+        yield
+    except _UNKNOWN as error:
+        raise TypeError(
+            f"aggregator={aggregator!r}: `{method}` is compiled, so Python cannot know the numbers in it: write "
+            "jnp.where instead of `if`, and & and | instead of `and` and `or`"
+        ) from error
+
+
 # The functions below are compiled once for equal aggregators. The queue is donated, so that it is updated in place: it
 # is the largest object that changes with every gradient.
 
 
 @functools.partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _push(aggregator: Aggregator, queue: AggregatorState, gradient: Tree, version: Any, learner: Any) -> Any:
-    return aggregator.push(queue, gradient, version, learner=learner)
+    with _traced(aggregator, "push"):
+        return aggregator.push(queue, gradient, version, learner=learner)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _ready(aggregator: Aggregator, queue: AggregatorState, clock: Any, round: Any) -> Any:
-    return aggregator.ready(queue, clock, round)
+    with _traced(aggregator, "ready"):
+        return aggregator.ready(queue, clock, round)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
 def _pop(
     aggregator: Aggregator, room: int, queue: AggregatorState, clock: Any, round: Any
 ) -> tuple[Update, AggregatorState, jax.Array]:
-    update, queue = aggregator.pop(queue, clock, round)
+    with _traced(aggregator, "pop"):
+        update, queue = aggregator.pop(queue, clock, round)
     if jnp.ndim(update.scale):
         # A sequential update is as large as the queue, but only these rows are made: to write all of a queue of 64
         # learners would take several times as long as a gradient.

@@ -1,9 +1,12 @@
 """The aggregator's queue and the tasks of its gradients stay together."""
 
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from stellaris import fully_asynchronous, staleness_aware
 from stellaris.systems.pending_gradients import Computed, PendingGradients
@@ -52,3 +55,39 @@ def test_a_sequential_update_has_rows_for_few_gradients() -> None:
         assert len(update.scale) == rows
         assert [one.invocation for one, _ in applied] == numbers
         assert not pending
+
+
+@dataclass(frozen=True)
+class Branching:
+    """An aggregator that asks in Python what is known only when it runs."""
+
+    where: str
+
+    def init(self, gradient_like):
+        return AGGREGATOR.init(gradient_like)
+
+    def push(self, state, gradient, version, *, learner=0):
+        if self.where == "push" and version < 3:
+            return state
+        return AGGREGATOR.push(state, gradient, version)
+
+    def ready(self, state, clock, round):
+        return bool(state.count > 0) if self.where == "ready" else state.count > 0
+
+    def pop(self, state, clock, round):
+        return AGGREGATOR.pop(state, int(clock) if self.where == "pop" else clock, round)
+
+
+@pytest.mark.parametrize("where", ["push", "ready", "pop"])
+def test_a_branch_of_python_is_refused_by_name(where) -> None:
+    def apply_one(aggregator: Any) -> None:
+        task: Any = None
+        pending = PendingGradients(aggregator.init(jnp.zeros(1)))
+        pending.push(aggregator, Learned(jnp.ones(1), 3, {}), Computed(0, task), 0)
+        assert pending.ready(aggregator, 3, 0)
+        pending.pop(aggregator, 3, 0)
+
+    message = rf"aggregator=Branching\(where='{where}'\): `{where}` is compiled, .* write jnp\.where"
+    with pytest.raises(TypeError, match=message) as failure:
+        apply_one(Branching(where))
+    assert isinstance(failure.value.__cause__, jax.errors.ConcretizationTypeError)
