@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 from stellaris._core.describe import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
@@ -38,7 +39,8 @@ class Faults:
 
     Raises:
       TypeError: if a duration or the straggler's factor is a bare number instead of a distribution.
-      ValueError: if a probability lies outside [0, 1], or the schedule has a fault of an unknown kind.
+      ValueError: if a probability lies outside [0, 1], or the schedule has a fault of an unknown kind or of an attempt
+        that there cannot be.
 
     Example:
       >>> faults = Faults(crash_during=0.05, at={3: ("lose", "duplicate")})
@@ -77,6 +79,8 @@ class Faults:
             unknown = [kinds] if isinstance(kinds, str) else [kind for kind in kinds if kind not in KINDS]
             if unknown:
                 raise ValueError(f"at={{{number}: {kinds!r}}}: give a sequence of {', '.join(KINDS)}")
+            if not isinstance(number, Integral) or number < 0:  # the fault would never happen
+                raise ValueError(f"at={{{number!r}: {kinds!r}}}: give the number of an attempt, 0 for the first")
         if not all(0 <= instant < math.inf for instant in self.lose_containers_at):
             raise ValueError(
                 f"lose_containers_at={self.lose_containers_at}: an instant is negative or not finite; give seconds "
