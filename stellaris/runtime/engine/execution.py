@@ -1,5 +1,6 @@
 """Runs programs in containers: `init` if the container is new, then one body or a batch in one call."""
 
+import asyncio
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ from stellaris.runtime.functions import Function
 #: differs from the keys of all invocations.
 CONTAINERS = 2**32 - 1
 
-#: What a body may raise. A `SystemExit` ends the body, as it would end a process. No other BaseException is caught: on
-#: the calling thread a KeyboardInterrupt is the user's, and must end the run.
-_FAILURES = (Exception, SystemExit)
+#: What a body may raise. A `SystemExit` ends the body, as it would end a process, and so does the cancellation of an
+#: asyncio task. No other BaseException is caught: on the calling thread a KeyboardInterrupt is the user's, and must end
+#: the run.
+_FAILURES = (Exception, SystemExit, asyncio.CancelledError)
 
 
 def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:

@@ -1,5 +1,6 @@
 """Execution: the state of containers, and bodies and batches that raise."""
 
+import asyncio
 import traceback
 
 import jax
@@ -36,6 +37,21 @@ def test_container_state():
         container = platform.invoke("f", function, 4)
         drain(platform)
     assert container.container.state is None  # let go of when it ended
+
+
+def test_a_cancelled_task_of_asyncio_fails_its_call_alone():
+    """Also on the calling thread, where a body runs once it is known to be quick."""
+
+    def body(context):
+        if context.number >= 20:
+            raise asyncio.CancelledError
+
+    with deploy(1.0) as platform:
+        statuses = []
+        for _ in range(22):
+            platform.invoke("f", body)
+            statuses.append(platform.next_completion().status)
+        assert statuses == [*["completed"] * 20, "failed", "failed"]
 
 
 def test_a_new_container_starts_anew():
