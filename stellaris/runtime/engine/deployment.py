@@ -18,8 +18,8 @@ class Deployment:
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, or a limit
-        is not an integer.
+      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, `nodes` has
+        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not an integer.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -48,6 +48,11 @@ class Deployment:
         for name, fault in self.faults.items():
             if not isinstance(fault, Faults):
                 raise TypeError(f"faults={{{name!r}: {fault!r}}}: expected Faults(...)")
+        for node in self.nodes:
+            if not isinstance(node, Node):
+                raise TypeError(f"nodes=[..., {node!r}, ...]: expected Node(name, ...)")
+        if not isinstance(self.store_faults, StoreFaults | None):
+            raise TypeError(f"store_faults={self.store_faults!r}: expected StoreFaults(...)")
         # An unknown name is refused, because a misspelt name would give a run without faults.
         unknown = sorted(self.faults.keys() - self.functions.keys())
         if unknown:

@@ -65,8 +65,8 @@ class SimulatedPlatform(EnginePlatform):
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, or `replay`
-        is not a `Recording`.
+      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, `nodes` has
+        anything but a `Node`, `store_faults` is not a `StoreFaults`, or `replay` is not a `Recording`.
       ValueError: if an argument is out of its range.
 
     Example:

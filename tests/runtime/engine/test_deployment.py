@@ -39,6 +39,8 @@ def test_what_differs_is_named(name: str) -> None:
     [
         ({"functions": {"f": 1.0}}, TypeError, r"functions=\{'f': 1.0\}: expected FunctionSpec"),
         ({"faults": {"f": 0.5}}, TypeError, r"faults=\{'f': 0.5\}: expected Faults"),
+        ({"nodes": [Node("a"), "b"]}, TypeError, r"nodes=\[\.\.\., 'b', \.\.\.\]: expected Node\("),
+        ({"store_faults": 3}, TypeError, r"store_faults=3: expected StoreFaults\("),
         ({"faults": {"g": Faults()}}, LookupError, r"faults=\['g'\]: no such function is deployed"),
         ({"max_concurrency": 0}, ValueError, "max_concurrency=0 is below 1"),
         ({"max_concurrency": math.nan}, ValueError, "max_concurrency=nan is below 1"),
