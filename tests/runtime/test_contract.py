@@ -45,10 +45,16 @@ class TestDask(PlatformContract):
         return runtime.DaskPlatform(functions, address=self.address)
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "backend.md").read_text()
+
+
+def test_the_page_counts_the_tests_of_the_kit() -> None:
+    assert f"has its {sum(name.startswith('test_') for name in vars(PlatformContract))} tests" in PAGE
+
+
 def _shown(name: str) -> type[PlatformContract]:
     """A test class of the page "Write a backend"."""
-    page = (Path(__file__).parents[2] / "docs" / "backend.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     names = {"__name__": "docs.backend"}
     exec(next(block for block in blocks if name in block), names)
     return names[name]
