@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
     began = time.perf_counter()
 
     def work() -> None:
-        for name in arguments.checks or CHECKS:
+        for name in dict.fromkeys(arguments.checks or CHECKS):  # each once, however often it is named
             module, start = CHECKS[name], time.perf_counter()
             for theorem in module.THEOREMS:
                 with console.status(theorem.name):

@@ -76,6 +76,12 @@ def test_json(capsys):
     assert found["findings"]["drawn"]["what"]["low"] == 0.25
 
 
+def test_a_check_that_is_named_twice_is_done_once(capsys):
+    assert command.main(["good", "good", "--instances", "50", "--json"]) == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert [claim["theorem"] for claim in claims] == ["good", "good control"]
+
+
 def test_pictures_and_findings(capsys, tmp_path):
     assert command.main(["drawn", "--instances", "50", "--plot", "--seed", "7", "--out", str(tmp_path / "new")]) == 0
     assert (tmp_path / "new" / "drawn.png").read_text() == "7"
