@@ -191,7 +191,7 @@ def _named(variants: Sequence[Variant], names: Sequence[str] | None) -> Sequence
     """
     known = [variant.name for variant in variants]
     if unknown := [name for name in names or () if name not in known]:
-        raise shell.UsageError(f"--variant {unknown[0]}: unknown; choose one of {', '.join(known)}")
+        raise shell.UsageError(f"--variant {unknown[0]}: unknown; choose one of {', '.join(map(repr, known))}")
     return names or known
 
 

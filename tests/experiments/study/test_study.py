@@ -149,11 +149,11 @@ def test_a_second_writer_is_refused(tmp_path):
 
 def test_what_is_asked_for():
     """What is said on the command line goes before the preset; a variant that there is not is named."""
-    own, _ = declared(settings=("one", "other"))
+    own, _ = declared(settings=("one, in two words", "other"))
     cells = own.cells(arguments_of(own, "--variant", "other", "--steps", "500", "--seeds", "3", "--seed", "7"))
     assert [(cell.setting, cell.budget.steps) for cell in cells] == [("other", 500)] * 3
     assert [cell.seed for cell in cells] == [7, 8, 9]
-    with pytest.raises(shell.UsageError, match="--variant third: unknown; choose one of one, other"):
+    with pytest.raises(shell.UsageError, match="--variant third: unknown; choose one of 'one, in two words', 'other'"):
         own.cells(arguments_of(own, "--variant", "third"))
     with pytest.raises(shell.UsageError, match="--env NoSuch-v0: "):
         own.cells(arguments_of(own, "--env", "NoSuch-v0"))
