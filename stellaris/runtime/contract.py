@@ -150,7 +150,9 @@ class Platform(Protocol):
         Returns:
           The sum of the concurrent invocations, the provisioned containers and the containers requested by `prewarm` so
           far; at most the function's `max_concurrency`. On the simulated platform's wall clock and on Dask the bound is
-          twice as large if the function has a time-out, because a killed body keeps its slot until it returns.
+          twice as large if the function has a time-out, because a killed body keeps its slot until it returns. There it
+          holds for a body that returns within two time-outs: slots of bodies that hang for longer, or that are
+          cancelled while they run, come in addition.
 
         Raises:
           LookupError: if no function of this name is deployed.
