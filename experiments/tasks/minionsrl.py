@@ -241,8 +241,7 @@ def functions() -> dict[str, FunctionSpec]:
 
 def serverless_prices() -> tuple[PriceSheet, PriceSheet]:
     """Returns two bills: Eq. 2's, for the time that functions run, and Azure's, for the life of container instances."""
-    # No rounding: Azure rounds a container's life up to a second, but `granularity` would round each invocation.
-    azure = replace(prices.rate("azure_aci"), granularity=0.0)
+    azure = prices.rate("azure_aci")
     running = Rate(
         per_gb_second=azure.per_gb_second,
         per_vcpu_second=azure.per_vcpu_second,

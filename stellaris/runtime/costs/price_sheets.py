@@ -21,7 +21,8 @@ class Rate:
       per_vcpu_second: price of a processor for a second.
       per_gpu_slot_second: price of a GPU slot for a second.
       per_request: price of every invocation that started.
-      granularity: billing unit in seconds; every billed span is rounded up to a multiple of it. 0 for no rounding.
+      granularity: billing unit in seconds; every invocation and every billed cold start is rounded up to a multiple of
+        it, idle time is not. 0 for no rounding.
       cold: whether the seconds of making and initialising a container are billed as well.
       idle: whether idle containers are billed like busy ones.
       provisioned_per_gb_second: additional price of a GB of provisioned containers for a second, busy or idle.

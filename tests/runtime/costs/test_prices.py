@@ -7,7 +7,7 @@ import pytest
 from stellaris.runtime import FunctionSpec, PriceSheet, Resources, SimulatedPlatform
 from stellaris.runtime.costs.prices import catalogue, machine, rate
 from stellaris.runtime.delays import Constant
-from tests.runtime.helpers import nothing
+from tests.runtime.helpers import drain, nothing
 
 
 def test_every_price_has_a_source_and_a_date():
@@ -28,10 +28,21 @@ def test_rates_of_services():
         assert got.total == pytest.approx(2.0 * 0.011 * 0.0000166667 + 0.2e-6)
     assert rate("aws_lambda_provisioned").per_gb_second < rate("aws_lambda").per_gb_second
     aci = rate("azure_aci")
-    assert (aci.granularity, aci.cold, aci.idle) == (1.0, True, True)
+    assert (aci.granularity, aci.cold, aci.idle) == (0.0, True, True)
     assert aci.usd_per_second(Resources(memory=1.0)) * 3600 == pytest.approx(0.00445, rel=1e-4)
     assert aci.usd_per_second(Resources(vcpus=1.0)) * 3600 == pytest.approx(0.0405)
     assert aci.usd_per_second(Resources(gpu_slots=1)) * 3600 == pytest.approx(3.06)
+
+
+def test_a_container_instance_is_billed_for_its_life():
+    """Two hundred invocations of 0.4 s, each as long as a second for a bill by the invocation."""
+    spec = FunctionSpec(Constant(0.4), max_concurrency=1, resources=Resources(memory=1.0, vcpus=1.0))
+    with SimulatedPlatform({"f": spec}) as platform:
+        for i in range(200):
+            platform.invoke("f", nothing, at=i * 0.5)
+        drain(platform)
+        got = platform.bill(PriceSheet("p", {"f": rate("azure_aci")}))
+    assert got.total == pytest.approx(99.9 * rate("azure_aci").usd_per_second(spec.resources))
 
 
 def test_machines_by_the_hour():
