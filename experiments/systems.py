@@ -20,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options."""
     parser.add_argument("--env", default="CartPole-v1", help="environment, from EnvPool or Gymnasium")
     parser.add_argument(
-        "--target", type=float, help="mean return of 100 training episodes that ends a run (default: the preset's)"
+        "--target",
+        type=options.finite,
+        help="mean return of 100 training episodes that ends a run (default: the preset's)",
     )
     parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of parameters, environments and delays")
     parser.add_argument("--seconds", type=options.seconds, help="most virtual seconds of a run (default: the preset's)")
@@ -32,12 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs the systems in turn and prints a table of their results."""
     preset = architectures(arguments.env)
+    runs.check(preset.workload)
     target = TARGETS.get(arguments.env) if arguments.target is None else arguments.target
-    if target is None or not math.isfinite(target):
+    if target is None:
         raise shell.UsageError(f"--target: {arguments.env} has no default target: set one, such as --target 500")
     seconds = arguments.seconds or preset.budget.seconds
     budget = dataclasses.replace(preset.budget, target_return=target, seconds=seconds)
-    runs.check(preset.workload)
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)
     console.print(f"{arguments.env} to a return of {target:g}: {preset.summary}")

@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--learners", type=options.whole(1), default=2, help="learner processes of systems that have several learners"
     )
-    parser.add_argument("--target", type=float, help="mean return of the last 100 episodes that ends a run")
+    target = "mean return of the last 100 episodes that ends a run"
+    parser.add_argument("--target", type=options.finite, help=target)
     parser.add_argument("--seconds", type=options.seconds, default=300.0, help="most real seconds of each run")
     parser.add_argument("--seed", type=options.whole(0), default=0, help="seed of parameters and environments")
     parser.add_argument(

@@ -53,6 +53,17 @@ def whole(least: int, most: int = SEEDS - 1) -> Callable[[str], int]:
     return parse
 
 
+def finite(text: str) -> float:
+    """Parses a finite number; the type of an option."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text} is not a finite number")
+    return number
+
+
 def positive(unit: str) -> Callable[[str], float]:
     """Returns the type of an option that is a positive amount of a unit, named in the plural."""
 

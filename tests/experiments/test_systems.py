@@ -50,3 +50,16 @@ def test_one_that_does_not_is_named(capsys):
 def test_a_target_is_needed(capsys):
     assert command.main(["systems", "--env", "Acrobot-v1"]) == 2
     assert "--target: Acrobot-v1 has no default target" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["systems", "--target", "nan"], "--target: nan is not a finite number"),
+        (["cluster", "--target", "nan"], "--target: nan is not a finite number"),
+        (["systems", "--env", "NoSuch-v0"], "--env NoSuch-v0: unknown environment"),
+    ],
+)
+def test_options_are_refused_by_what_is_wrong_with_them(options, said, capsys):
+    assert command.main(options) == 2
+    assert said in capsys.readouterr().err

@@ -43,6 +43,15 @@ def test_seconds(number):
             options.seconds(repr(number))
 
 
+@given(st.floats())
+def test_finite_numbers(number):
+    if math.isfinite(number):
+        assert options.finite(repr(number)) == number
+    else:
+        with pytest.raises(argparse.ArgumentTypeError, match="is not a finite number"):
+            options.finite(repr(number))
+
+
 def test_folders():
     """An empty name, such as that of a variable that is not set, is not the working directory."""
     assert options.folder("a/b") == Path("a/b")
