@@ -116,7 +116,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-map": Entry(
         "figures.map.command",
         f"{STELLARIS}, where asynchronous learners win",
-        {"smoke": "1", "small": "150"},
+        {"smoke": "1", "small": "90"},
         kind="figure",
     ),
     "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}),

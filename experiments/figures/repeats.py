@@ -91,7 +91,7 @@ def learned_on_the_map(committed: Path, preset: map_command.Preset = map_command
     (point,) = (each for each in of.points() if each.system == SAMPLING_ON)
     found = learning.curves(of, point, CartPole(), None, None)
     wanted = {**dataclasses.asdict(point), "learning_rate": of.rates[0]}
-    known = _matching(output.read_rows(committed / "stellaris-map" / "learning_CartPole.csv"), wanted)
+    known = _matching(output.read_rows(committed / "stellaris-map" / "learning_CartPole.csv.gz"), wanted)
     then, now = (
         [float(np.mean([float(each) for each in row["returns"].split()])) for row in several]
         for several in (known, learning.rows(of, point, found))

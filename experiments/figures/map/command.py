@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from experiments.figures.map import learning, speed
 from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
 from experiments.figures.map.learning import Learning
-from experiments.figures.map.outcomes import MACHINES, TIME, USE, Efficiency, Speeds, advantages, efficiency
+from experiments.figures.map.outcomes import INTERVAL, MACHINES, TIME, USE, Efficiency, Speeds, advantages, efficiency
 from experiments.figures.map.pictures import Mark, draw
 from experiments.figures.map.speed import Grid
 from experiments.lab.command import shown, use_all_cores
@@ -111,7 +113,7 @@ def _learn(preset: Preset, name: str, environment: JaxEnvironment, out: Path) ->
         print(f"{name}, {i + 1} of {len(points)}: {point}")
         found = learning.curves(preset.learning, point, environment, out / "blocks", shown())
         rows += learning.rows(preset.learning, point, found)
-        output.write_rows(out / f"learning_{name}.csv", rows)
+        output.write_rows(out / f"learning_{name}.csv.gz", rows)
 
 
 def report(out: Path) -> None:
@@ -121,13 +123,15 @@ def report(out: Path) -> None:
     speeds = Speeds.of(output.read_rows(out / "speed.csv"))
     even = Efficiency({system: {(1.0, 0.1, 1): 1.0} for system in (ONE_LEARNER, IN_ROUNDS, SAMPLING_ON)})
     _draw([*advantages(speeds, even)], "speed", out / "speed", "environment steps per second", "S")
-    for path in sorted(out.glob("learning_*.csv")):
-        name = path.stem.removeprefix("learning_")
-        eta, table = efficiency(output.read_rows(path))
+    for path in sorted(out.glob("learning_*.csv.gz")):
+        name = path.name.removeprefix("learning_").removesuffix(".csv.gz")
+        eta, drawn, table = efficiency(output.read_rows(path))
         output.write_rows(out / f"eta_{name}.csv", table)
         rows: list[dict[str, Any]] = []
         for what, growth in itertools.product((TIME, MACHINES, USE), _GROWTHS):
             these = [*advantages(speeds, eta, what=what, growth=growth)]
+            for row, several in zip(these, advantages(speeds, drawn, what=what, growth=growth), strict=True):
+                row["best_low"], row["best_high"] = np.quantile(several["best"], INTERVAL)
             rows += [{"what": what, "growth": growth, **row} for row in these]
             told = f"{name}: Stellaris against the best of the others, equal {_TOLD[what]}, g = {growth:g}"
             place = ("system", "kappa", "variation", "learners")

@@ -1,5 +1,6 @@
 """The outcomes of the map: steps to a return, speed-ups, and their products."""
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,8 +19,9 @@ PART = 0.8
 #: Number of batches over which a curve is averaged, and of batches at the end of a run. The longest episodes take 500
 #: steps, 8 batches: of the episodes that begin together, only short ones end within fewer batches.
 _WINDOW, _TAIL = 8, 8
-#: Number of bootstrap samples of an interval.
+#: Number of bootstrap samples of an interval, and the quantiles that bound it.
 _RESAMPLES = 500
+INTERVAL = (0.025, 0.975)
 #: A learning rate below this stands for an untrained policy.
 _LEAST_RATE = 1e-9
 
@@ -118,15 +120,15 @@ class Efficiency:
     """The steps that the synchronous system needs, divided by the steps of each other system: η, interpolated.
 
     Args:
-      measured: η by system, and by κ, variation and number of learners.
+      measured: η by system, and by κ, variation and number of learners: a number, or an array of resampled ones.
       missed: the deployments, by system, of which a curve stayed below the target, so that η is an upper bound.
     """
 
-    measured: Mapping[str, Mapping[tuple[float, ...], float]]
+    measured: Mapping[str, Mapping[tuple[float, ...], Any]]
     missed: Mapping[str, AbstractSet[tuple[float, ...]]] = field(default_factory=dict)
     _functions: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
-    def __call__(self, system: str, kappa: float, variation: float, learners: int) -> float:
+    def __call__(self, system: str, kappa: float, variation: float, learners: int) -> Any:
         """Returns η of a system on a deployment; beyond the measured deployments that of the nearest."""
         if system in (SYNCHRONOUS, DATA_PARALLEL):
             return 1.0
@@ -136,14 +138,15 @@ class Efficiency:
             values = np.array([[[known[k, v, n] for n in axes[2]] for v in axes[1]] for k in axes[0]])
             grid = (np.log2(axes[0]), np.array(axes[1]), np.log2(axes[2]))
             keep = [i for i, axis in enumerate(grid) if len(axis) > 1]
-            own = RegularGridInterpolator([grid[i] for i in keep], values.squeeze()) if keep else None
-            self._functions[system] = (keep, own, float(values.flat[0]))
+            values = values.squeeze(tuple({*range(3)} - {*keep}))
+            own = RegularGridInterpolator([grid[i] for i in keep], values) if keep else None
+            self._functions[system] = (keep, own, values)
         keep, own, only = self._functions[system]
         if own is None:
-            return float(only)
+            return only
         place = [np.clip(x, min(axis), max(axis)) for x, axis in zip((kappa, variation, learners), axes, strict=True)]
         place = [math.log2(place[0]), place[1], math.log2(place[2])]
-        return float(own([[place[i] for i in keep]])[0])
+        return own([[place[i] for i in keep]])[0]
 
     def at_most(self, system: str, kappa: float, variation: float, learners: int) -> bool:
         """Whether η is interpolated from a deployment in `missed`, and so an upper bound."""
@@ -158,8 +161,11 @@ def around(x: float, measured: Sequence[float]) -> AbstractSet[float]:
     return {max(below, default=measured[0]), min(above, default=measured[-1])}
 
 
-def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
-    """Returns η of the systems of a table, and a row for every measured deployment, with a 95 % bootstrap interval."""
+def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, Efficiency, list[dict[str, Any]]]:
+    """Returns η of the systems of a table, η of resampled seeds, and a row for every deployment with its interval.
+
+    Every resampled η has the same resampled seeds of the synchronous system, so that ratios of two η can be formed.
+    """
     groups: dict[tuple[str, float, float, int], list[Row]] = {}
     for row in rows:
         key = row["system"], float(row["kappa"]), float(row["variation"]), int(row["learners"])
@@ -171,13 +177,16 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
     random = np.random.default_rng(0)
     bases = resampled(synchronous, target, random)
     measured: dict[str, dict[tuple[float, ...], float]] = {}
+    drawn: dict[str, dict[tuple[float, ...], NDArray]] = {}
     below: dict[str, set[tuple[float, ...]]] = {}
     table = []
     for (system, *place), curves in of.items():
         batches = needed(curves, target)
-        low, high = np.quantile(bases / resampled(curves, target, random), (0.025, 0.975))
+        several = bases / resampled(curves, target, random)
+        low, high = np.quantile(several, INTERVAL)
         kappa, variation, learners = place
         measured.setdefault(system, {})[kappa, variation, learners] = base / batches
+        drawn.setdefault(system, {})[kappa, variation, learners] = several
         # One half that does not reach the target is enough to make η an upper bound.
         missed = not np.isfinite(needed_by_half(curves, target)).all()
         if missed:
@@ -196,7 +205,7 @@ def efficiency(rows: Sequence[Row]) -> tuple[Efficiency, list[dict[str, Any]]]:
                 "eta_high": float(f"{high:.4g}"),
             }
         )
-    return Efficiency(measured, below), table
+    return Efficiency(measured, below), Efficiency(drawn, below), table
 
 
 # ---- the map ---------------------------------------------------------------------------------------------------------
@@ -246,7 +255,10 @@ def rate(row: Row, what: str) -> float:
 def advantages(
     speeds: Speeds, eta: Efficiency, *, what: str = TIME, sharers: int = 1, growth: float = 0.0, update: float = 0.1
 ) -> Iterator[dict[str, Any]]:
-    """Yields S, η, and the ratio of S·η to that of each other system, for every deployment of the map."""
+    """Yields S, η, and the ratio of S·η to that of each other system, for every deployment of the map.
+
+    With resampled η, η and the ratios are arrays.
+    """
     keys = [(key, row) for key, row in speeds.rows.items() if key[0] in (IN_ROUNDS, SAMPLING_ON)]
     for (system, kappa, variation, learners, shared, _, cost), row in keys:
         if cost != update or shared != (sharers if learners > 1 else 1):
@@ -266,5 +278,5 @@ def advantages(
             "speed": rate(row, what) / others[SYNCHRONOUS],
             "eta": eta(system, kappa, variation, learners),
             **{name: own / other for name, other in others.items()},
-            "best": own / max(others.values()),
+            "best": own / functools.reduce(np.maximum, others.values()),
         }

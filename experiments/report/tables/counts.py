@@ -125,7 +125,7 @@ def ran() -> Table:
     aged = sum(len(rows(f"lab-gradients/runs_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))
     where = "[gradient lag](results/lab-gradients.md)"
     lines.append(("`lab-gradients`", f"{aged:,}", where))
-    learned = sum(len(rows(f"stellaris-map/learning_{task}.csv")) for task in ("CartPole", "Acrobot-v1"))
+    learned = sum(len(rows(f"stellaris-map/learning_{task}.csv.gz")) for task in ("CartPole", "Acrobot-v1"))
     dry = len(rows("stellaris-map/speed.csv"))
     where = "[where asynchronous learners win](results/stellaris-map.md)"
     lines.append(("`stellaris-map`", f"{learned:,}, and {dry:,} dry runs", where))

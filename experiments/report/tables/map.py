@@ -68,7 +68,7 @@ def efficiencies() -> Table:
 
 
 def answers() -> Table:
-    """Returns the largest advantage of Stellaris over the best of the others, over numbers of learners.
+    """Returns Stellaris' largest advantage over the best of the others, over numbers of learners, with its interval.
 
     Where a curve of a neighbouring deployment stayed below the target, η and the advantage are upper bounds. They are
     given as well if they exceed every measured advantage, and alone if none is measured.
@@ -80,14 +80,14 @@ def answers() -> Table:
         for task, kappa in itertools.product(_TASKS, _KAPPAS):
             place = (growth, variation, kappa)
             found = [
-                (float(row["best"]), int(float(row["learners"])))
+                (float(row["best"]), int(float(row["learners"])), float(row["best_low"]), float(row["best_high"]))
                 for row in of[task]
                 if (row["what"], row["system"]) == (what, system)
                 and (float(row["growth"]), float(row["variation"]), float(row["kappa"])) == place
             ]
             missed = _missed(task, system, variation)
             sure = max((one for one in found if not bounded(kappa, one[1], missed)), default=None)
-            shown = [] if sure is None else [f"{sure[0]:.2f} ({sure[1]})"]
+            shown = [] if sure is None else [f"{sure[0]:.2f} ({sure[2]:.2f} to {sure[3]:.2f}) with {sure[1]}"]
             cells.append(", ".join(shown if max(found) == sure else [*shown, f"≤ {max(found)[0]:.2f}"]))
         lines.append((label, f"{variation:g}", way, *cells))
     kappas = [f"{task}, κ = {kappa:g}" for task, kappa in itertools.product(("CartPole", "Acrobot"), _KAPPAS)]

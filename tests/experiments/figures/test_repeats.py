@@ -71,7 +71,7 @@ def test_runs_that_learn(tmp_path):
     """The rows of the run are read, and no others; few seeds are run."""
     row = {"system": SAMPLING_ON, "kappa": 1.0, "variation": 0.1, "learners": 2, "sharers": 1, "growth": 0.0}
     row |= {"update": 0.1, "learning_rate": 1e-3}
-    path = tmp_path / "stellaris-map" / "learning_CartPole.csv"
+    path = tmp_path / "stellaris-map" / "learning_CartPole.csv.gz"
     path.parent.mkdir()
     output.write_rows(path, [*({**row, "returns": x} for x in (1, 2, 3)), {**row, "learning_rate": 1.0, "returns": 99}])
     found = repeats.learned_on_the_map(tmp_path, TINY)

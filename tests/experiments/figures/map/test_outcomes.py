@@ -69,7 +69,7 @@ def test_a_half_that_misses_the_target_makes_eta_an_upper_bound():
         *table(IN_ROUNDS, (1e-2, [RISING, never])),
         *table(SAMPLING_ON, (1e-2, [never, never])),
     ]
-    _, found = outcomes.efficiency([{name: str(value) for name, value in row.items()} for row in rows])
+    *_, found = outcomes.efficiency([{name: str(value) for name, value in row.items()} for row in rows])
     assert {row["system"]: row["missed"] for row in found} == {
         SYNCHRONOUS: False,
         ONE_LEARNER: False,
@@ -126,6 +126,10 @@ def test_learning_is_interpolated():
     )
     assert eta(IN_ROUNDS, 2.0, 0.5, 2) == pytest.approx(1.0 + 5.0 + 100.0)
     assert eta(IN_ROUNDS, 99.0, 0.0, 64) == pytest.approx(2.0 + 200.0)
+    drawn = {place: np.array([one, 2 * one]) for place, one in eta.measured[IN_ROUNDS].items()}
+    np.testing.assert_allclose(Efficiency({IN_ROUNDS: drawn})(IN_ROUNDS, 2.0, 0.5, 2), [106.0, 212.0])
+    one_number = {place: several for place, several in drawn.items() if place[2] == 4}
+    np.testing.assert_allclose(Efficiency({IN_ROUNDS: one_number})(IN_ROUNDS, 2.0, 0.5, 9), [206.0, 412.0])
     assert eta(SYNCHRONOUS, 2.0, 0.5, 1) == eta(DATA_PARALLEL, 2.0, 0.5, 8) == 1.0
 
 
@@ -150,6 +154,10 @@ def test_advantages_by_hand():
     assert row[DATA_PARALLEL] == row["best"] == pytest.approx(1.25)
     (row,) = advantages(Speeds.of(rows), eta, what=MACHINES)
     assert row[SYNCHRONOUS] == row["best"] == pytest.approx(0.25 * 0.75)
+    # With resampled η, the best of the others is chosen for each sample: the second has η of 1.5 for one learner.
+    drawn = {SAMPLING_ON: {(1.0, 0.1, 4): np.array([0.75, 0.75])}, ONE_LEARNER: {(1.0, 0.1, 1): np.array([0.5, 1.5])}}
+    (row,) = advantages(Speeds.of(rows), Efficiency(drawn), what=TIME)
+    np.testing.assert_allclose(row["best"], [1.25, 200 * 0.75 / (150 * 1.5)])
 
 
 @pytest.mark.slow
