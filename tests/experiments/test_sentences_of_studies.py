@@ -401,7 +401,7 @@ def test_where_asynchronous_learners_win():
         f"{both[0]}, at a variation of 0.1 and 1, and {both[1]}.",
         f"variation of 0.1, {on[acrobot]} times with four learners;",
         f"{on[rounds[0]]} times on CartPole at a variation of 0.1, and {on[rounds[1]]} times on Acrobot",
-        f"{min(wins)} to {max(wins)} times, and nowhere on Acrobot, where the bounds are {limit:.2f} and below.",
+        f"{min(wins)} to {max(wins)} times, and not shown to be on Acrobot, where the table's bounds are {limit:.2f}",
         f"by at most {machines['CartPole']:.2f} times on CartPole, and not at all on Acrobot",
         f"for small κ, {small} to {large} times, because they",
     )
