@@ -14,6 +14,9 @@ from stellaris.runtime.engine.lifecycle import Lifecycle
 #: The most events at one instant; more count as an endless loop. Systems stay far below this number, and an endless
 #: loop reaches it within seconds.
 _MAX_EVENTS_AT_ONE_INSTANT = 100_000
+#: The most events in a row, over time, during which every pending call waits for room and no call arrives or finds
+#: room. More count as a deadlock: containers that are lost and replaced can keep the agenda full for ever.
+_MAX_EVENTS_IN_VAIN = 100_000
 #: Number of new rows after which the trace packs them into columns: packing many at once is faster, but unpacked rows
 #: take more memory.
 _ROWS_AT_ONCE = 1 << 8
@@ -50,6 +53,8 @@ class VirtualTime:
         pending = departures.pending
         on_event = self._on_event
         bounded = until < math.inf
+        handled = 0
+        stuck = None
         if len(life.trace.newest) > _ROWS_AT_ONCE:
             life.trace.settle()
         # With a bound, events are handled even if no call is pending, because containers may expire before the bound.
@@ -78,6 +83,13 @@ class VirtualTime:
                 on_event()
             if ended is not None:
                 return ended
+            handled += 1
+            # A run with a bound ends in any case, and its caller may be waiting for a time and not for a call.
+            if handled == _MAX_EVENTS_IN_VAIN and not bounded:
+                handled = 0
+                before, stuck = stuck, life.stuck()
+                if stuck is not None and stuck == before:
+                    raise _deadlock(life)
         if bounded:
             clock.now = max(clock.now, until)  # `until` may have passed
         elif pending or departures.undelivered:

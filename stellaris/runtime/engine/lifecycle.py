@@ -312,6 +312,16 @@ class Lifecycle:
         # The event is not in the past, because it would then precede events that were due before the body returned.
         self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
 
+    def stuck(self) -> tuple[int, int] | None:
+        """Returns how many calls were made and wait for room if all pending calls do; None otherwise.
+
+        Equal answers at two times mean that in between no call has arrived, found room or ended.
+        """
+        waiting = sum(self.admission.blocked().values())
+        if waiting < len(self.departures.pending) or self.departures.undelivered:
+            return None
+        return self._invoked, waiting
+
     # ---- checkpoints, and the end ---------------------------------------------------------------------------------
 
     def settle(self) -> None:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from stellaris.runtime import Node, Resources, SimulatedPlatform
-from stellaris.runtime.delays import Measured
+from stellaris.runtime import Faults, Node, Resources, SimulatedPlatform
+from stellaris.runtime.delays import Constant, Measured
 from stellaris.runtime.engine import drivers
 from tests.runtime.helpers import deploy, drain, nothing, spec, times
 
@@ -53,6 +53,23 @@ def test_a_deadlock_is_an_error(clock):
         cancelled = platform.invoke("b", nothing)
         assert platform.next_completion().function == "a"
         platform.cancel(cancelled)  # is not named below, although it has not left the queue
+        with pytest.raises(RuntimeError, match=r"deadlock: invocations of \{'b': 1\} wait for room that nothing will"):
+            platform.next_completion()
+
+
+def test_replaced_containers_do_not_hide_a_deadlock(monkeypatch):
+    """Containers that are lost and replaced for ever keep the agenda full, while another function waits for room."""
+    monkeypatch.setattr(drivers, "_MAX_EVENTS_IN_VAIN", 100)
+    specs = {
+        "a": spec(1.0, provisioned=1, resources=Resources(memory=3.0)),
+        "b": spec(1.0, resources=Resources(memory=2.0)),
+    }
+    faults = {"a": Faults(lifetime=Constant(0.01))}
+    with SimulatedPlatform(specs, nodes=[Node("small", memory=4.0)], faults=faults) as platform:
+        platform.invoke("a", nothing, at=9.0)  # crashes after 900 replacements, in which `b` had no room
+        platform.invoke("b", nothing)
+        assert platform.next_completion().status == "crashed"
+        assert platform.next_completion(until=20.0) is None  # a bound is kept
         with pytest.raises(RuntimeError, match=r"deadlock: invocations of \{'b': 1\} wait for room that nothing will"):
             platform.next_completion()
 
