@@ -474,7 +474,7 @@ def figure(
         try:
             yield list(axes.flat)
             if rows > 1 or axes[0][0].get_title():
-                canvas.suptitle(title, x=0.0, ha="left", fontsize=10)
+                canvas.suptitle(title, x=0.0, ha="left", fontsize=10, wrap=True)
             else:
                 axes[0][0].set_title(title, loc="left", fontsize=10)
             for suffix in suffixes:

@@ -26,6 +26,11 @@ class Mark(NamedTuple):
         """Returns the variation whose panel has the mark."""
         return min(variations, key=lambda one: abs(one - self.variation))
 
+    def within(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Returns whether the mark lies on the map of these rows."""
+        kappas, learners = ([row[name] for row in rows] for name in ("kappa", "learners"))
+        return min(kappas) <= self.kappa <= max(kappas) and min(learners) <= self.learners <= max(learners)
+
 
 def draw(
     rows: Sequence[Mapping[str, Any]], column: str, path: Path, title: str, marks: Sequence[Mark], label: str
@@ -46,7 +51,7 @@ def draw(
                 own = [row for row in rows if (row["system"], row["variation"]) == (system, variation)]
                 filled = _contours(axes, own, column)
                 for mark in marks:
-                    if variation == mark.nearest(variations):
+                    if variation == mark.nearest(variations) and mark.within(own):
                         above = "bottom" if mark.learners == 1 else "center"  # one learner is the axis itself
                         axes.text(mark.kappa, mark.learners, mark.letter, weight="bold", ha="center", va=above)
                 if i == 0:
