@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from stellaris._core.describe import digest
 from stellaris.acting.policies import Policy
 from stellaris.lab.plan import Plan, plan_of
 from stellaris.lab.program import Keys, Outcome, Program
@@ -51,15 +52,15 @@ def _columns(outcome: Outcome) -> dict[str, Any]:
 
 
 class Programs:
-    """Caches compiled programs, first parameters and plans, so that each is made once per sweep."""
+    """Caches first parameters and plans, so that each is made once per sweep; programs are kept over sweeps."""
 
     def __init__(self) -> None:
-        self._compiled: dict[Any, Any] = {}
+        self._digests: dict[Static, str] = {}
         self._params: dict[tuple[Policy, int], Tree] = {}
         self._plans: dict[str, Plan] = {}
 
     def prepare(self, members: Sequence[Run], rho: float, size: int) -> Call:
-        """Returns the call of a block, and compiles its program unless a block of the same shape was compiled before.
+        """Returns the call of a block, and compiles its program unless one of the same shape is kept.
 
         Args:
           members: the runs of the block, at most `size`.
@@ -71,23 +72,21 @@ class Programs:
         size += -size % len(devices)  # so that every device has equally many runs
         padded = [*members, *[members[-1]] * (size - len(members))]
         shared, own = self._plan(padded)
-        places = jnp.asarray(_places([run.seed for run in padded]))
+        places = np.asarray(_places([run.seed for run in padded]))
         distinct = list({run.seed: run for run in padded}.values())
         keys = [SessionKeys.of(run.seed) for run in distinct]
 
-        def spread(*leaves: jax.Array) -> jax.Array:
-            # Thousands of runs share some tens of seeds: stacking one array per run would take longer than the runs.
-            return jnp.stack(leaves)[places]
-
+        # Thousands of runs share some tens of seeds: stacking one array per run would take longer than the runs. NumPy
+        # stacks the parameters, because JAX would compile a program for the shape of every leaf.
         stacked = {
             "numbers": {
                 name: jnp.asarray([run.numbers[name] for run in padded], jnp.float32) for name in padded[0].numbers
             },
             "plan": own,
-            "params": jax.tree.map(spread, *[self._first(run) for run in distinct]),
+            "params": jax.tree.map(lambda *of: np.stack(of)[places], *[self._first(run) for run in distinct]),
             "keys": Keys(
-                spread(*[key.batches for key in keys]),
-                spread(*[key.noise for key in keys]),
+                jnp.stack([key.batches for key in keys])[places],
+                jnp.stack([key.noise for key in keys])[places],
                 jnp.asarray([run.seed for run in padded], jnp.int32),
             ),
         }
@@ -96,12 +95,11 @@ class Programs:
         stacked = jax.device_put(stacked, jax.NamedSharding(mesh, split))
         shared = jax.device_put(shared, jax.NamedSharding(mesh, PartitionSpec()))  # type: ignore[no-untyped-call]
         static = members[0].static
-        key = static, len(padded), tuple(own), tuple(shared), jax.tree.structure(stacked), _shapes((stacked, shared))
-        if key not in self._compiled:
-            rho_fixed = None if "rho" in padded[0].numbers else rho
-            run = functools.partial(_run_block, static, rho_fixed)
-            self._compiled[key] = jax.jit(run).lower(shared, stacked).compile()
-        return Call(self._compiled[key], (shared, stacked), len(members))
+        if static not in self._digests:
+            self._digests[static] = digest([static, static.code()])
+        program = _program(static, self._digests[static], None if "rho" in padded[0].numbers else rho)
+        # JAX itself keeps what it has lowered and compiled, by the shapes of the arguments and its own settings.
+        return Call(program.lower(shared, stacked).compile(), (shared, stacked), len(members))
 
     def _first(self, run: Run) -> Tree:
         """The first parameters of a run."""
@@ -110,7 +108,7 @@ class Programs:
         key = run.static.policy, run.seed
         if key not in self._params:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)
-            self._params[key] = params
+            self._params[key] = jax.device_get(params)
         return self._params[key]
 
     def _plan(self, members: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -131,14 +129,22 @@ class Programs:
         return shared, own
 
 
+@functools.lru_cache(maxsize=32)
+def _program(static: Static, content: str, rho: float | None) -> Any:
+    """Returns the function of a block, not compiled yet.
+
+    It is kept over sweeps, because a sweep with other numbers, seeds or lags often has the same program, and compiling
+    it takes 5 to 20 s. `content` is a digest of the parts and their code: an environment is the same object after one
+    of its attributes has changed, and a class is the same after an edit of a function that it calls.
+    """
+    del content
+    return jax.jit(functools.partial(_run_block, static, rho))
+
+
 def _places(seeds: Sequence[int]) -> list[int]:
     """Returns the place of each seed in the order in which seeds first occur."""
     place: dict[int, int] = {}
     return [place.setdefault(seed, len(place)) for seed in seeds]
-
-
-def _shapes(tree: Tree) -> tuple[Any, ...]:
-    return tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(tree))
 
 
 def _run_block(static: Static, rho: float | None, shared: dict[str, Any], stacked: dict[str, Any]) -> Outcome:

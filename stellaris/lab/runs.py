@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from stellaris._core import checks
-from stellaris._core.describe import digest
+from stellaris._core.describe import digest, methods
 from stellaris.acting.envs import as_jax
 from stellaris.acting.policies import Policy
 from stellaris.aggregation.protocol import Aggregator
@@ -41,6 +41,11 @@ class Static(NamedTuple):
     length: int  #: number of steps of a piece.
     pieces: int  #: number of pieces of a fragment.
     sizes: Sizes
+
+    def code(self) -> str:
+        """Returns a digest of the code of these parts: of their classes, and of the functions that the classes use."""
+        parts = (self.algorithm, self.aggregator, self.environment, self.policy.network)
+        return digest([methods(one) for one in parts])
 
 
 class Run(NamedTuple):

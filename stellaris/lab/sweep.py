@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from stellaris._core import checks
-from stellaris._core.describe import describe, digest, methods
+from stellaris._core.describe import describe, digest
 from stellaris._core.extras import needs
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
@@ -180,9 +180,8 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     """Returns a name for the results of a block, which changes if the settings or the code change."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
-    own = [methods(one) for one in (static.algorithm, static.aggregator, static.environment, static.policy.network)]
     # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
-    return digest([workload, static.policy, static.algorithm, static.aggregator, rho, runs, own, _library()])
+    return digest([workload, static.policy, static.algorithm, static.aggregator, rho, runs, static.code(), _library()])
 
 
 @functools.cache

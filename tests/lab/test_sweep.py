@@ -9,6 +9,7 @@ import pytest
 
 from stellaris import IMPALA, PPO, ActorCritic, softsync, staleness_aware
 from stellaris.lab import CartPole, Constant, imposed, mean_return, sweep
+from stellaris.lab.program import Program
 from stellaris.systems import Workload
 
 WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
@@ -181,6 +182,43 @@ def test_an_aggregators_numbers_are_swept():
     assert dict(result.sizes) == {"rho": 2, "seed": 1, "update": 6}
     assert np.isfinite(result.value_loss).all()
     assert result.staleness_mean.isel(rho=0, seed=0).values.tolist() == [0, 1, 2, 3, 3, 3]
+
+
+class Limited:
+    """CartPole whose time limit is an attribute, read by a function of this module."""
+
+    def __init__(self, limit):
+        self.limit = limit
+        self.spec = CartPole().spec
+
+    def reset(self, key):
+        return CartPole().reset(key)
+
+    def step(self, state, action, key):
+        return CartPole(allowed(self)).step(state, action, key)
+
+
+def allowed(environment):
+    return environment.limit
+
+
+@pytest.mark.slow
+def test_programs_are_kept_over_sweeps_until_their_code_changes(monkeypatch):
+    """Other numbers and seeds compile nothing; an attribute that is set, or a function that is edited, does."""
+    traced, run = [], Program.run
+    monkeypatch.setattr(Program, "run", lambda *arguments: traced.append(1) or run(*arguments))
+    environment = Limited(7)  # and one step for the reset
+
+    def episodes(rate=1e-3, seed=0):
+        workload = Workload(environment, ActorCritic(hidden=(8,)), actors=2, fragment=16)
+        result = sweep(workload, CONFIG, schedule(0), {"algorithm.learning_rate": [rate]}, seeds=[seed])
+        return result.episodes.values[..., 1:].mean(), len(traced)
+
+    assert [episodes(), episodes(rate=1e-2), episodes(seed=5)] == [(4, 1)] * 3
+    environment.limit = 3
+    assert episodes() == (8, 2)
+    monkeypatch.setitem(globals(), "allowed", lambda environment: 1)
+    assert episodes() == (16, 3)
 
 
 @dataclasses.dataclass(frozen=True)
