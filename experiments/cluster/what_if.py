@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.figures.lab.methods import methods
-from experiments.lab.command import use_all_cores
 from experiments.toolkit import options, output, provenance, shell
+from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO, ActorCritic, Workload
 from stellaris._core.describe import describe

@@ -1,22 +1,20 @@
 """Sweeps an imposed lag and any setting of an algorithm, from the command line."""
 
 import argparse
-import contextlib
 import dataclasses
 import itertools
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from experiments.toolkit import options, output, plots, shell
+from experiments.toolkit.computing import keep_compiled, use_all_cores
 from stellaris import IMPACT, IMPALA, PPO, ActorCritic, Workload
 from stellaris.aggregation.synchronisation import fully_asynchronous
 from stellaris.lab import CartPole, Constant, Gymnax, Maximum, Sawtooth, Schedule, imposed, mean_return, sweep
@@ -71,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Runs the sweep; writes a tidy table, the settings and a picture."""
     use_all_cores()
+    keep_compiled(arguments.out / "compiled")
     axes = _axes(arguments.set)
     algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)
     lagged = "gradient_lag" in varied
@@ -169,12 +168,6 @@ def _schedules(
         )
 
     return schedule
-
-
-def use_all_cores() -> None:
-    """Makes JAX treat every CPU core as a device, so that a block uses all cores; does nothing once JAX has started."""
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
 
 
 def shown() -> Callable[[Progress], None]:

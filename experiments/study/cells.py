@@ -13,20 +13,19 @@ import signal
 import sys
 import threading
 import traceback
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from experiments.study import runs
 from experiments.study.retiming import retime
 from experiments.tasks.presets import Contender
 from experiments.toolkit import output
+from experiments.toolkit.computing import keep_compiled, use_one_thread
 from experiments.toolkit.provenance import code_version, provenance, versions
 from experiments.toolkit.shell import reason
 from stellaris._core.describe import describe, digest
@@ -36,8 +35,6 @@ from stellaris.runtime import Recording, Trace
 from stellaris.runtime.files import atomic_write, sync
 from stellaris.systems import Budget, Evaluation, Row, Workload
 
-#: Programs whose compilation takes at least this many seconds are cached for other runs.
-_WORTH_KEEPING = 0.1
 #: Files of a finished cell; a failed cell has only the log.
 _HISTORY, _TRACE, _RECORD, _LOG = "history.csv", "trace.parquet", "cell.json", "failure.txt"
 #: The last policy of a run, if it is kept.
@@ -242,7 +239,7 @@ def _work(out: Path, wire: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the study's process handles interruptions
     threading.Thread(target=_end_with_study, daemon=True).start()
     use_one_thread()
-    _keep_compiled(out / "compiled")
+    keep_compiled(out / "compiled")
     while True:
         try:
             cell = wire.recv()
@@ -291,24 +288,6 @@ def _do(cell: Cell, out: Path, wire: Connection) -> bool:
     draft.rename(folder)
     sync(folder.parent)
     return well
-
-
-def use_one_thread() -> None:
-    """Lets XLA compute with one thread in this process; call it before JAX computes anything.
-
-    Sums are then added in the same order on machines with any number of cores, and workers do not compete for cores.
-    """
-    os.environ["NPROC"] = "1"  # from which XLA takes the size of its pool of threads
-
-
-def _keep_compiled(folder: Path) -> None:
-    """Sets up the compilation cache that all runs share, unless the user has set one."""
-    # A failure to read or write the cache costs only time, but on a full disk every program would warn.
-    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-    config: Any = jax.config
-    if config.jax_compilation_cache_dir is None:
-        config.update("jax_compilation_cache_dir", str(folder.resolve()))
-        config.update("jax_persistent_cache_min_compile_time_secs", _WORTH_KEEPING)
 
 
 def run(cell: Cell, folder: Path, watcher: runs.Watcher, *, out: Path) -> None:

@@ -25,10 +25,10 @@ from experiments.study.cells import (
     finished,
     is_done,
     run,
-    use_one_thread,
 )
 from experiments.tasks.presets import Contender
 from experiments.toolkit import options, output, progress, shell
+from experiments.toolkit.computing import use_one_thread
 from stellaris.systems import Budget, Evaluation, Workload
 
 #: Default number of concurrent runs.

@@ -19,8 +19,9 @@ from experiments.figures.lab.methods import Corrected, Decoupled
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
 from experiments.figures.lab.surface import floor_of
-from experiments.lab.command import shown, use_all_cores
+from experiments.lab.command import shown
 from experiments.toolkit import options, output, provenance, shell
+from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
 from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_return, sweep

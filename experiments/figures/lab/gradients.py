@@ -17,8 +17,9 @@ from experiments.figures.lab.compensated import METHODS, Compensated, weights
 from experiments.figures.lab.falls import fallen, since
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.surface import floor_of
-from experiments.lab.command import shown, use_all_cores
+from experiments.lab.command import shown
 from experiments.toolkit import options, output, provenance
+from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload, softsync
 from stellaris.aggregation import fully_asynchronous
 from stellaris.lab import Constant, Maximum, Schedule, imposed, mean_return, sweep

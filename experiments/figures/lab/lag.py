@@ -16,8 +16,9 @@ import numpy as np
 
 from experiments.figures.lab.methods import methods
 from experiments.figures.lab.outcomes import Cells, chosen_scores, curves, halves, interval, short
-from experiments.lab.command import shown, use_all_cores
+from experiments.lab.command import shown
 from experiments.toolkit import options, output, plots, shell
+from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.provenance import provenance
 from stellaris import ActorCritic, Workload
 from stellaris._core.describe import describe

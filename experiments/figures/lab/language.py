@@ -17,8 +17,9 @@ from experiments.figures.lab.corrections import Kind, pattern
 from experiments.figures.lab.falls import falls
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.switched import METHODS, Switched
-from experiments.lab.command import shown, use_all_cores
+from experiments.lab.command import shown
 from experiments.toolkit import options, output, provenance
+from experiments.toolkit.computing import use_all_cores
 from stellaris.lab import Schedule, imposed, sweep
 from stellaris.lab.language import Answering, Sorting, Transformer, workload
 from stellaris.systems import Workload

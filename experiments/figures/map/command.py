@@ -16,9 +16,10 @@ from experiments.figures.map.learning import Learning
 from experiments.figures.map.outcomes import INTERVAL, MACHINES, TIME, USE, Efficiency, Speeds, advantages, efficiency
 from experiments.figures.map.pictures import Mark, draw
 from experiments.figures.map.speed import Grid
-from experiments.lab.command import shown, use_all_cores
+from experiments.lab.command import shown
 from experiments.tasks import testbed
 from experiments.toolkit import options, output
+from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.provenance import provenance
 from stellaris.acting.jax_env import JaxEnvironment
 from stellaris.lab import CartPole, Gymnax

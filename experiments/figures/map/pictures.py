@@ -28,8 +28,10 @@ class Mark(NamedTuple):
 
     def within(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Returns whether the mark lies on the map of these rows."""
-        kappas, learners = ([row[name] for row in rows] for name in ("kappa", "learners"))
-        return min(kappas) <= self.kappa <= max(kappas) and min(learners) <= self.learners <= max(learners)
+        own = {"kappa": self.kappa, "learners": self.learners}
+        return all(
+            min(row[name] for row in rows) <= value <= max(row[name] for row in rows) for name, value in own.items()
+        )
 
 
 def draw(

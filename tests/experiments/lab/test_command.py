@@ -1,6 +1,9 @@
 """The lab's sweep from the command line."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -27,6 +30,23 @@ def test_it_writes_a_table_and_a_picture(tmp_path, capsys):
     assert command.main(["lab", *axes, *SMALL, "--out", str(tmp_path)]) == 0
     assert rows(tmp_path / "lab.csv") == table
     assert "takes 0 MiB" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_second_sweep_compiles_nothing_new(tmp_path):
+    """In another process, with other rates."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    options = (*SMALL, "--out", str(tmp_path), "--set", "lag=0", "algorithm.epochs=1")
+    kept = []
+    for rate in ("1e-3,1e-2", "2e-3,2e-2"):
+        subprocess.run(
+            [sys.executable, "-m", "experiments", "lab", *options, f"algorithm.learning_rate={rate}"],
+            env=environment,
+            check=True,
+        )
+        kept.append({path.name for path in (tmp_path / "compiled").glob("*-cache")})
+    assert kept[0]
+    assert kept[0] == kept[1]
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ import pytest
 from experiments.study import cells, runs, tidy
 from experiments.study.cells import Cell, Worker, finished
 from experiments.tasks import presets
-from experiments.toolkit import output
+from experiments.toolkit import computing, output
 from stellaris import PPO
 from stellaris.acting import ActorCritic
 from stellaris.runtime import Trace
@@ -115,7 +115,7 @@ def done(cell, out):
 
 
 def _threads():
-    cells.use_one_thread()
+    computing.use_one_thread()
     jax.numpy.ones(3).block_until_ready()
     return sum(name.read_text().strip() == "tf_XLAEigen" for name in Path("/proc/self/task").glob("*/comm"))
 
