@@ -47,7 +47,7 @@ def surface(
                 cells.lags,
                 best[reference].mean(axis=-1),
                 linewidth=2.5,
-                label=f"{cells.reference} at its best rate",
+                label=f"{cells.reference}, at its best rate",
                 **_REFERENCE,
             )
             _curve(axes, cells.lags, shared[own], "the method at the shared rate", _SHARED)
