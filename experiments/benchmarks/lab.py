@@ -24,8 +24,9 @@ REJAX = ("rejax==0.1.3", "gymnax==0.0.9")
 #: Number of runs per block, the lab's default on two cores: the data of one block fit the processor's cache.
 _BLOCK = 16
 
-#: Numbers of lab runs that share one dry run (the event loop without learning), whose schedule they repeat.
-_SCHEDULED = (4, 16)
+#: Numbers of lab runs that share one dry run (the event loop without learning), whose schedule they repeat; and the
+#: numbers of learners in it.
+_SCHEDULED = ((4, 4), (16, 4), (16, 16))
 
 _ROOT = Path(__file__).parent.parent.parent
 
@@ -94,13 +95,14 @@ def measure(say: Callable[[str], None], *, runs: int, loops: int) -> Iterator[Co
         "about 1",
     )
 
-    for several in _SCHEDULED:
+    for several, learners in _SCHEDULED:
         dry, wet = (
-            _run(sys.executable, "-m", "experiments.benchmarks.sides.lab_dry", side, str(several))
+            _run(sys.executable, "-m", "experiments.benchmarks.sides.lab_dry", side, str(several), str(learners))
             for side in ("lab", "loop")
         )
         yield Comparison(
-            f"a dry run of Stellaris, and {several} runs under its schedule, against {several} of the event loop",
+            f"a dry run of Stellaris with {learners} learners, and {several} runs under its schedule, "
+            f"against {several} of the event loop",
             f"{dry.compiling + dry.running:.0f} s",
             f"{wet.running:.0f} s",
             (dry.compiling + dry.running) / wet.running,

@@ -13,7 +13,7 @@ from experiments.benchmarks.sides.lab_task import LabTask, report
 
 def main() -> None:
     """Runs the side `lab` or `loop`, including compilation; reports as `compiling` the time of the dry run, if any."""
-    side, runs = sys.argv[1], int(sys.argv[2])
+    side, runs, learners = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     jax.config.update("jax_num_cpu_devices", (os.cpu_count() or 1) if side == "lab" else 1)  # type: ignore[no-untyped-call]
     from stellaris import PPO, ActorCritic, FunctionSpec, SimulatedPlatform, Workload, staleness_aware, train
     from stellaris.lab import CartPole, dry_run, sweep
@@ -27,7 +27,7 @@ def main() -> None:
     ppo = PPO(epochs=task.epochs, minibatch_size=task.minibatch_size, learning_rate=task.learning_rate)
     aggregator = staleness_aware(4, decay=0.9)
     arguments: dict[str, Any] = {"budget": Budget(steps=task.steps), "seed": 0}
-    system = Stellaris(ppo, learners=4, aggregator=aggregator)
+    system = Stellaris(ppo, learners=learners, aggregator=aggregator)
 
     def platform() -> SimulatedPlatform:
         functions = {
