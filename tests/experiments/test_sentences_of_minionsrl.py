@@ -264,25 +264,25 @@ def test_hopper_on_the_event_loop() -> None:
     named = {row["actors"]: row for row in rows(home / "table.csv")}
     table = {name: [shown(row[f"{spent} / all"]) for spent in ("s", "USD")] for name, row in named.items()}
     runs = rows(home / "runs.csv")
-    assert {int(row["seed"]) for row in runs} == {*range(40, 47)}
+    assert {int(row["seed"]) for row in runs} == {*range(40, 60)}
     name = "learned, for time, fine-tuned"
     file = "Hopper-v4-authors-0.0003-time-fine-tuned"
     budget = minionsrl.BUDGETS["Hopper-v4", "authors-0.0003"]
     episodes, means = rows(minionsrl.SCHEDULERS / f"{file}.csv"), mean_actors(budget, file)
-    assert named[name]["reached"] == "6 of 7"
-    few = [row for row in runs if row["schedule"] in ("8", "16")]
-    assert (len(few), max(float(row["cost_pay_per_use"]) for row in few) <= budget) == (14, True)
+    few = [float(row["cost_pay_per_use"]) for row in runs if row["schedule"] in ("8", "16")]
     cartpole = {row["actors"]: row for row in rows(home.parent / "table.csv") if row["testbed"] == AUTHORS}["16"]
-    longer = [f"{float(middle(row['s / all'])):.1f}" for row in (cartpole, named["16"])]
-    assert longer == ["1.1", "1.1"]  # about a tenth
+    longer, cheaper = (
+        " and ".join(middle(row[f"{spent} / all"]) for row in (cartpole, named["16"])) for spent in ("s", "USD")
+    )
     assert not missing(
         PAGE,
-        f"for {middle(cartpole['USD / all'])} and {middle(named['16']['USD / all'])} of the cost; on HalfCheetah",
-        f"with {named[name]['mean actors']} actors on average, and take {table[name][0]} of Max's time for "
-        f"{table[name][1]} of its cost.",
+        f"actors take {longer} times as long as all on CartPole and Hopper, for {cheaper} of the cost; on HalfCheetah",
+        f"{named[name]['reached']} runs reach the target within the budget, with {named[name]['mean actors']} actors "
+        f"on average, and take {table[name][0]} of Max's time for {table[name][1]} of its cost.",
+        f"{sum(cost <= budget for cost in few)} of their {len(few)} runs keep to that budget.",
         f"after {len(episodes)} runs of Hopper that cost {sum(float(row['cost']) for row in episodes):.2f} USD",
         f"lowered its mean number of actors from {means[0]} to {means[1]}.",
-        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}, each",
+        f"16 actors take {table['16'][0]} and {table['16'][1]}, and 8 actors {table['8'][0]} and {table['8'][1]}; ",
     )
     azure = {row["actors"]: (row["s / all"], row["USD, Azure / all"]) for row in named.values()}
     assert all(azure[number][0] == azure[number][1] for number in ("8", "16"))
@@ -292,6 +292,28 @@ def test_hopper_on_the_event_loop() -> None:
     assert not missing(PAGE, f"The paper's scheduler saves {1 - saved:.0%} at {longer:.2f} times".replace("%", " %"))
     tuned = {row["actors"]: row["reached"] for row in rows(home.with_name("hopper-tuned") / "table.csv")}
     assert tuned["32"] == "0 of 3"
+
+
+def test_hoppers_baselines() -> None:
+    """On the first ten seeds; IMPACT, which takes eight minutes of a core, on the first three."""
+    home = SMALL / "minionsrl-training"
+    assert {int(row["seed"]) for row in rows(home / "hopper-baselines" / "runs.csv")} == {*range(40, 50)}
+    named = {row["actors"]: row for row in rows(home / "hopper-baselines" / "table.csv")}
+    assert {row["reached"] for row in named.values()} == {"10 of 10"}
+    adapt, azure = named["MinionsRL-Adapt"], named["Azure ML"]
+    (impact,) = rows(home / "hopper-impact" / "table.csv")
+    assert impact["reached"] == "0 of 3"
+    assert {int(row["steps"]) for row in rows(home / "hopper-impact" / "runs.csv")} == {6_400_000}
+    assert not missing(
+        PAGE,
+        f"Adapt, last in the paper, saves too: {shown(adapt['s / all'])} of Max's time for {shown(adapt['USD / all'])} "
+        f"of its cost, with {adapt['mean actors']} actors on average.",
+        f"Azure ML takes {shown(azure['s / all'])} of Max's time, and costs {middle(azure['USD / all'], '.1f')} times as "
+        f"much by Eq. 2, {middle(azure['USD, Azure / all'], '.1f')} times as Azure bills. IMPACT's own algorithm,",
+        "does not reach the target within 6.4 million steps on three seeds;",
+    )
+    times = {name: float(papers_table()["Hopper", name]["time_s"]) for name in ("MinionsRL-Adapt", "MinionsRL-Max")}
+    assert times["MinionsRL-Adapt"] > times["MinionsRL-Max"]
 
 
 def test_half_cheetah_on_the_event_loop() -> None:
