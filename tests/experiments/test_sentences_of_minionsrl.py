@@ -308,8 +308,8 @@ def test_hoppers_baselines() -> None:
         PAGE,
         f"Adapt, last in the paper, saves too: {shown(adapt['s / all'])} of Max's time for {shown(adapt['USD / all'])} "
         f"of its cost, with {adapt['mean actors']} actors on average.",
-        f"Azure ML takes {shown(azure['s / all'])} of Max's time, and costs {middle(azure['USD / all'], '.1f')} times as "
-        f"much by Eq. 2, {middle(azure['USD, Azure / all'], '.1f')} times as Azure bills. IMPACT's own algorithm,",
+        f"Azure ML takes {shown(azure['s / all'])} of Max's time, and costs {middle(azure['USD / all'], '.1f')} times "
+        f"as much by Eq. 2, {middle(azure['USD, Azure / all'], '.1f')} times as Azure bills. IMPACT's own algorithm,",
         "does not reach the target within 6.4 million steps on three seeds;",
     )
     times = {name: float(papers_table()["Hopper", name]["time_s"]) for name in ("MinionsRL-Adapt", "MinionsRL-Max")}

@@ -75,18 +75,18 @@ def compared() -> Table:
     """Returns fixed numbers, trained schedulers and baselines on the event loop, by task and testbed."""
     lines = []
     before = "", ""
-    for place, row in ((place, row) for place in TRAINING for row in rows(f"{place}/table.csv")):
+    for folder, row in ((place, row) for place in TRAINING for row in rows(f"{place}/table.csv")):
         spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
         azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
         ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
         name = f"{row['actors']} actors" if row["actors"].isdigit() else row["actors"]
         papers = (row[name].split(" ")[0] for name in ("paper's s", "paper's USD"))
         label = f"{row['environment']}, {minionsrl.label(row['testbed'])}"
-        shown = "" if (place, label) == before else label
+        shown = "" if (folder, label) == before else label
         if shown and label == before[1]:
             shown = f"the same, the first {row['reached'].split(' ')[-1]} seeds"
         lines.append((shown, name, row["reached"], row["mean actors"], *spends, azure, *ratios, *papers))
-        before = place, label
+        before = folder, label
     spent = ("virtual s", "USD by Eq. 2", "as Azure bills")
     relative = (f"{name} / Max's" for name in ("s", "USD", "Azure's"))
     headings = ("", "scheduler", "reached", "actors", *spent, *relative, "paper's s", "paper's USD")
