@@ -182,6 +182,28 @@ def test_schedulers_whose_neighbours_share() -> None:
     assert all(8 <= int(row["within_budget"]) <= 12 for row in shared)
 
 
+def test_the_tuned_learner_again() -> None:
+    """On the same seeds with other random numbers: level with the best fixed numbers, and surfaces no better."""
+    table = rows(RESULTS / "minionsrl-learning" / "again" / "schedulers_tuned.csv")
+    numbers = {row["way"]: row for row in table if not row["seed"]}
+    surfaces = [row for row in table if row["way"].startswith("a quadratic surface")]
+    trained = [row for row in table if row["way"] == SHARED]
+    sixteen, twenty = (numbers[f"always {number}"] for number in (16, 20))
+    assert surfaces[2]["way"].endswith(": 32, then 32")
+    best = min((sixteen, twenty), key=lambda row: float(row["time"]))
+    assert all(float(best["time_low"]) < float(row["time"]) < float(best["time_high"]) for row in trained)
+    assert all(float(best["cost_low"]) < float(row["cost"]) < float(best["cost_high"]) for row in trained)
+    taken, cost, of_surfaces, for_surfaces = (
+        in_words(row[column] for row in several) for several in (trained, surfaces) for column in ("time", "cost")
+    )
+    assert not missing(
+        PAGE,
+        f"16 actors take {ratio(sixteen, 'time')} of Max's time for {ratio(sixteen, 'cost')} of its cost, and 20 take "
+        f"{float(twenty['time']):.2f} for {float(twenty['cost']):.2f}. The three trainings take {taken} for {cost}:",
+        f"their optima take {of_surfaces} for {for_surfaces},",
+    )
+
+
 def test_surfaces_and_fixed_numbers_on_other_seeds() -> None:
     home = RESULTS / "minionsrl-learning"
     table = rows(home / "fresh" / "schedulers_authors.csv")

@@ -28,8 +28,12 @@ def ceiling() -> Table:
     return Table(headings, lines, left=headings[1:3])
 
 
-#: The testbeds of trainings, each with the folders of its results, and the ways of training, in the page's words.
-_TRAININGS = {"authors": ("fresh", "as-published", "shared"), "tuned": ("penalty-4", "shared")}
+#: The testbeds of trainings, in the page's words, each with the folders of its results; and the ways of training.
+_TRAININGS = (
+    ("authors", "", ("fresh", "as-published", "shared")),
+    ("tuned", "", ("penalty-4", "shared")),
+    ("tuned", ", again", ("again",)),
+)
 _WAYS = {
     "one run, one epoch, raw states": "as published",
     "held for the run": "numbers by themselves",
@@ -40,8 +44,8 @@ _WAYS = {
 def trained() -> Table:
     """Returns fixed numbers and trained schedulers by testbed: actors, runs within the budget, time and cost."""
     lines = []
-    for testbed, folders in _TRAININGS.items():
-        label = minionsrl.label(testbed)
+    for testbed, again, folders in _TRAININGS:
+        label = f"{minionsrl.label(testbed)}{again}"
         paths = [f"minionsrl-learning/{folder}/schedulers_{testbed}.csv" for folder in folders]
         several = {_name(row): row for path in paths for row in rows(path)}
         for name, row in sorted(several.items(), key=lambda item: bool(item[1]["seed"])):  # fixed numbers first
