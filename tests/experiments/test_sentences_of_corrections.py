@@ -131,7 +131,7 @@ def test_young_data():
         PAGE,
         "Below a lag of 32 no method lies above PPO on CartPole or Breakout.",
         "truncated and masked weights, CISPO, SAPO, KPop, AReaL, decoupled PPO and IMPACT lie below PPO at six to "
-        "eight of the ten lags, and so do both caps and no correction, at six or seven.",
+        "eight of the ten lags, and so do both caps and training without a correction, at six or seven.",
     )
 
 
