@@ -60,7 +60,8 @@ def test_the_readme():
         f"{times(f'{saved.returns:.2f}')} the return; at equal virtual time it has {times(f'{on_hopper:.2f}')} the "
         f"return there, and {times(f'{on_walker:.2f}')} on Walker2d-v4.",
         f"of those on reserved machines alone, Stellaris has {times(f'{alone:.2f}')} the return after 300,000 steps.",
-        f"it has {times(f'{grouped:.2f}')} the return, in half of the time, that it has",
+        f"it has {times(f'{grouped:.2f}')} the return that it has if gradients are applied on arrival, in half of the "
+        "time.",
         f"{len(rows(RESULTS / 'lab-lag' / 'runs.csv')):,} runs in two and a half hours",
     )
 
@@ -441,7 +442,7 @@ def test_quickstart():
     assert not missing(
         "README.md",
         f"Stellaris has a median return of {returns('stellaris')} and synchronous training {returns('synchronous')}; "
-        f"billed by use, they cost {costs} USD",
+        f"[billed by use](docs/results.md#how-to-read-and-repeat-them), they cost {costs} USD",
     )
 
 
