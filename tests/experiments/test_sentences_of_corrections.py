@@ -239,7 +239,7 @@ def test_the_readme():
 @pytest.mark.parametrize(
     ("sentence", "task", "method", "verdict", "expected"),
     [
-        ("on Acrobot IMPACT is from 4 on", ACROBOT, "IMPACT", "beats", {4, 8, 16, 32, 64, 128, 256}),
+        ("on Acrobot IMPACT is above it from a lag of 4 on", ACROBOT, "IMPACT", "beats", {4, 8, 16, 32, 64, 128, 256}),
         ("nowhere below PPO there", CARTPOLE, "M2PO, clip", "below", {4}),
         ("nowhere below PPO there", CARTPOLE, "probability mask", "below", {16}),
         ("above it at 32 on Breakout", BREAKOUT, "M2PO, clip", "beats", {32, 128}),
