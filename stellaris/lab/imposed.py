@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 @runtime_checkable
 class Lag(Protocol):
-    """A pattern of ages: of successive batches, counted in batches, or of successive gradients, counted in versions."""
+    """A pattern of ages: of successive batches, counted in batches, or of successive gradients, in gradients."""
 
     def ages(self, n: int) -> NDArray:
         """The ages of n successive batches or gradients, `[n]`, at least 0; whole for gradients."""
