@@ -133,8 +133,8 @@ def test_where_a_factor_comes_from():
         STELLARIS,
         f"the demo has {shown(demo['return, equal time'])} times the return of its baseline at the end of the run, "
         f"{middle(demo['by evaluation'])} by evaluation.",
-        f"its return has {shown(demo['mean until then'])} times the mean over the run, and interpolated at 20, 40, 60 "
-        f"and 80 s {', '.join(before)} and {last} times the baseline's.",
+        f"it has {shown(demo['mean until then'])} times the baseline's return in the mean over the run and, "
+        f"interpolated at 20, 40, 60 and 80 s, {', '.join(before)} and {last} times.",
         f"reaches {shown(gradients['return, equal time'])} at the end, and {shown(gradients['mean until then'])} in "
         "the mean over the run.",
         f"With the paper's weights the return is {shown(weights['/ row before'])} times as high",
