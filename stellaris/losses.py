@@ -170,7 +170,7 @@ def approximate_kl(log_ratio: Float[Array, "*batch"], *, estimator: str = "k3") 
     * `"k3"`: `r - 1 - log r`, never negative; unbiased in value and gradient.
 
     Args:
-      log_ratio: `[...]` log-ratios of actions that the behaviour policy `mu` chose. With the same actions,
+      log_ratio: `[...]` log-ratios `log r` of actions that the behaviour policy `mu` chose. With the same actions,
         `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`. That
         estimate is also unbiased in value and gradient.
       estimator: `"k1"`, `"k2"` or `"k3"`.
@@ -248,7 +248,7 @@ def truncated_policy_gradient_loss(
     """The importance-weighted policy gradient with truncated weights: `-max(min(r, cap), floor) * log_prob * A`.
 
     The weight is a constant, so a truncated sample has the gradient `cap * A * grad log pi`, not zero as in `ppo_loss`.
-    Between the bounds both losses have the same gradient, `r A grad log pi`.
+    Between the bounds both losses have the same gradient, `r A grad log pi`, where `r = exp(log_ratio)`.
 
     With a cap of `1 + eps_high` and a floor of `1 - eps_low` this is CISPO. With a cap of 2 to 10 and no floor it is
     LlamaRL's AIPO, PipelineRL's objective, and REINFORCE with truncated importance sampling. For masked or soft
@@ -447,8 +447,8 @@ def oapl_loss(
 ) -> Float[Array, "*batch"]:
     """OAPL's regression: `(coefficient * log_ratio - A)^2`, without an importance ratio and without clipping.
 
-    Where `mu exp(A / coefficient)` is a policy, it is the minimum for samples of any policy, so stale samples need no
-    correction; `mu` is the behaviour policy in the log-ratio.
+    If `mu exp(A / coefficient)` is a policy, this policy minimises the loss on samples of any policy, so stale samples
+    need no correction; `mu` is the behaviour policy in the log-ratio.
 
     Args:
       log_ratio: `[...]` of whole sequences, from `sequence_log_ratio`: log-probability under the policy that learns

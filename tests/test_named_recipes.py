@@ -51,14 +51,14 @@ def each(function, *arrays):
 
 
 def test_a_lambda_of_each_step(names):
-    call, *_ = cells("λ of each step")
+    call, *_ = cells("a separate λ for each step")
     expected = each(rlax.lambda_returns, names["reward"], names["discount"], names["value"][1:], names["lam"])
     close(eval(call, names), expected, 1e-12)
 
 
 def test_a_next_value_of_its_own(names):
     """`r + discount next_value - V`, carried on by lambda unless the episode is done."""
-    call, carried, *_ = cells("a next value of its own")
+    call, carried, *_ = cells("a separate next value")
     name, _, expression = carried.partition(" = ")
     found = eval(call, names | {name: eval(expression, names)})
     reward, discount, value, next_value, done = (
@@ -81,7 +81,7 @@ def test_truncation_with_resets_within_the_step(names):
     own = names | {"gamma": 0.9, "truncated": truncated, "terminated": done & ~truncated}
     own |= {"last_value": jnp.asarray(random.normal(size=(T, B)))}
     own |= {"next_value": jnp.where(done, own["last_value"], own["value"][1:]), "discount": eval(usual, own)}
-    expected, carried, *_ = cells("a next value of its own")
+    expected, carried, *_ = cells("a separate next value")
     own |= {"carried": eval(carried.partition(" = ")[2], own)}
     close(eval(call, own), eval(expected, own), 1e-12)
 

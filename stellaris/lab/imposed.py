@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 @runtime_checkable
 class Lag(Protocol):
-    """A pattern of ages: of successive batches, counted in batches, or of successive gradients, counted in versions."""
+    """A pattern of ages: of successive batches, counted in batches, or of successive gradients, in gradients."""
 
     def ages(self, n: int) -> NDArray:
         """The ages of n successive batches or gradients, `[n]`, at least 0; whole for gradients."""
@@ -134,9 +134,9 @@ def imposed(
       actors: number of actors, with one environment each; a batch has one fragment of each actor.
       data: the age of each batch, counted in batches. For a workload with `refresh`, a sequence of as many lags as a
         fragment has pieces, in order: `[Constant(3), Constant(1)]` renews the policy in the middle of each fragment.
-      gradients: the age of each gradient, counted in gradients: it is computed on the newest version that the gradients
-        before the last `age` had made. None for a central learner, which makes one version per batch, after it has
-        applied all gradients of the batch in order.
+      gradients: the age of each gradient, counted in gradients: it is computed on the version that was the newest `age`
+        gradients earlier. None for a central learner, which makes one version per batch, after it has applied all
+        gradients of the batch in order.
       minibatches: number of gradients per batch, if `gradients` is given: for PPO
         `epochs * ceil(samples / minibatch_size)`.
       group: number of successive gradients that make a version together, if `gradients` is given; it divides

@@ -79,8 +79,9 @@ def sweep(
 
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
-      (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics, and
-      `step_norm` (the distance between the version and the one before).
+      (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics (such as
+      `data_lag_mean`, the age of the data), `staleness_mean` and `staleness_max` of the gradients that an aggregator
+      applied, and `step_norm` (the distance between the version and the one before).
       The coordinate `updates` is the number of each run's updates, after which its variables are NaN or 0. The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.

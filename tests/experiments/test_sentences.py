@@ -60,7 +60,8 @@ def test_the_readme():
         f"{times(f'{saved.returns:.2f}')} the return; at equal virtual time it has {times(f'{on_hopper:.2f}')} the "
         f"return there, and {times(f'{on_walker:.2f}')} on Walker2d-v4.",
         f"of those on reserved machines alone, Stellaris has {times(f'{alone:.2f}')} the return after 300,000 steps.",
-        f"it has {times(f'{grouped:.2f}')} the return, in half of the time, that it has",
+        f"it has {times(f'{grouped:.2f}')} the return that it has if gradients are applied on arrival, in half of the "
+        "time.",
         f"{len(rows(RESULTS / 'lab-lag' / 'runs.csv')):,} runs in two and a half hours",
     )
 
@@ -132,8 +133,8 @@ def test_where_a_factor_comes_from():
         STELLARIS,
         f"the demo has {shown(demo['return, equal time'])} times the return of its baseline at the end of the run, "
         f"{middle(demo['by evaluation'])} by evaluation.",
-        f"its return has {shown(demo['mean until then'])} times the mean over the run, and interpolated at 20, 40, 60 "
-        f"and 80 s {', '.join(before)} and {last} times the baseline's.",
+        f"it has {shown(demo['mean until then'])} times the baseline's return in the mean over the run and, "
+        f"interpolated at 20, 40, 60 and 80 s, {', '.join(before)} and {last} times.",
         f"reaches {shown(gradients['return, equal time'])} at the end, and {shown(gradients['mean until then'])} in "
         "the mean over the run.",
         f"With the paper's weights the return is {shown(weights['/ row before'])} times as high",
@@ -441,7 +442,7 @@ def test_quickstart():
     assert not missing(
         "README.md",
         f"Stellaris has a median return of {returns('stellaris')} and synchronous training {returns('synchronous')}; "
-        f"billed by use, they cost {costs} USD",
+        f"[billed by use](docs/results.md#how-to-read-and-repeat-them), they cost {costs} USD",
     )
 
 

@@ -35,7 +35,8 @@ def chosen(name, **columns):
 def test_the_two_ppos_lie_apart_once():
     apart = [(row["task"], row["lag"]) for row in chosen("against_ppo", method=AGAIN) if row["verdict"] != "level"]
     assert apart == [(ACROBOT, "2")]
-    assert not missing(PAGE, "Their intervals overlap but at a lag of 2 on Acrobot, where the new one is low.")
+    said = "The intervals of the two PPOs overlap except at a lag of 2 on Acrobot, where the new one is low."
+    assert not missing(PAGE, said)
 
 
 def test_what_the_choice_of_the_reference_changes():
@@ -131,7 +132,7 @@ def test_young_data():
         PAGE,
         "Below a lag of 32 no method lies above PPO on CartPole or Breakout.",
         "truncated and masked weights, CISPO, SAPO, KPop, AReaL, decoupled PPO and IMPACT lie below PPO at six to "
-        "eight of the ten lags, and so do both caps and no correction, at six or seven.",
+        "eight of the ten lags, and so do both caps and training without a correction, at six or seven.",
     )
 
 
@@ -238,7 +239,7 @@ def test_the_readme():
 @pytest.mark.parametrize(
     ("sentence", "task", "method", "verdict", "expected"),
     [
-        ("on Acrobot IMPACT is from 4 on", ACROBOT, "IMPACT", "beats", {4, 8, 16, 32, 64, 128, 256}),
+        ("on Acrobot IMPACT is above it from a lag of 4 on", ACROBOT, "IMPACT", "beats", {4, 8, 16, 32, 64, 128, 256}),
         ("nowhere below PPO there", CARTPOLE, "M2PO, clip", "below", {4}),
         ("nowhere below PPO there", CARTPOLE, "probability mask", "below", {16}),
         ("above it at 32 on Breakout", BREAKOUT, "M2PO, clip", "beats", {32, 128}),

@@ -42,7 +42,7 @@ def above(task, one, other, rate="best"):
             "IMPACT",
             NONE,
             [1, 2, 4, 8, 16, 32, 64, 128],
-            "no correction at lags 1 to 128 of Acrobot and 2 to 128",
+            "without a correction at lags 1 to 128 of Acrobot and 2 to 128",
         ),
         (BREAKOUT, "IMPACT", NONE, [2, 8, 32, 128], "1 to 128 of Acrobot and 2 to 128 of Breakout,"),
         (CARTPOLE, "PPO", NONE, [0, 1, 4, 8, 16, 32], "PPO's at 0, 1 and 4 to 32 of CartPole."),
@@ -97,7 +97,7 @@ def test_without_a_correction_old_data_are_best_on_cartpole():
         128,
         256,
     ]
-    assert not missing(PAGE, "from a lag of 128 on: no correction lies above every other method.")
+    assert not missing(PAGE, "from a lag of 128 on: training without a correction lies above every other method.")
 
 
 def test_orders_that_the_rate_reverses():

@@ -148,7 +148,7 @@ def test_lags_that_vary():
         f"{age['constant', '32']}).",
         "it is below the constant lag's without a correction at 8, and for GRPO at 32, and above it for GRPO at 8; the "
         "other seven intervals include 1. Some differences are small: in seven cases both intervals lie within 0.8 to "
-        "1.25. The three others are no correction at both means, and GRPO at 32.",
+        "1.25. The three others are training without a correction at both means, and GRPO at 32.",
     )
 
 
