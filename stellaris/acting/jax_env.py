@@ -183,7 +183,7 @@ class JaxVectorEnv:
     def __init__(self, env: JaxEnvironment, *, slots: int, seed: int = 0) -> None:
         self.spec = env.spec
         self._env = env
-        self._seed = seed
+        self._seed = np.int64(seed)  # of 64 bits, because slots are added, as numbers of 32 bits
         self._resets = np.zeros(slots, np.uint32)
         self._lock = threading.Lock()  # several threads may step different slots at the same time
         self._slots: Any = _start(env, seed + np.arange(slots), self._resets)

@@ -220,7 +220,8 @@ def _distribution(
     """The distribution with `output` as logits or means; the deviations of continuous actions are parameters."""
     if module.discrete:
         return Categorical(output)
-    log_std = module.param("log_std", nn.initializers.constant(INITIAL_LOG_STD), (module.actions,))
+    # In float32 like flax's layers, also under x64: a file of the policy is then the same in both.
+    log_std = module.param("log_std", nn.initializers.constant(INITIAL_LOG_STD, jnp.float32), (module.actions,))
     return DiagonalGaussian(output, jnp.broadcast_to(log_std, output.shape))
 
 

@@ -109,8 +109,11 @@ class DataParallel(System):
                 case "actor":
                     fragments.deliver(done)
                 case "learner":
-                    loop.shards[done.tag] = done.result()
-                    session.record.metrics(done, loop.shards[done.tag].metrics)
+                    shard: ShardGradient = done.result()
+                    loop.shards[done.tag] = shard
+                    # The metrics of a shard without transitions, such as one of padding alone, describe no data.
+                    if shard.transitions > 0:
+                        session.record.metrics(done, shard.metrics)
                     if len(loop.shards) == n:  # the barrier: all learners wait for the slowest
                         # Shards are summed in order of learners and not of arrival, so that rounding is reproducible.
                         shards = [loop.shards[learner] for learner in range(n)]

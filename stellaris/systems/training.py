@@ -95,10 +95,10 @@ def train(
         platform cannot be saved in it, or the seed is not a whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost lacks prices, a target of
         evaluations lacks `evaluation`, two price sheets have the same name, a sheet prices no deployed function, the
-        seed is out of [0, 2**31), or the checkpoints' folder holds a run and `resume` is False; if there may be fewer
-        containers than actors that need one each; if the window of the system's `StalenessControl` is below the number
-        of actors; or, with a scheduler, if a decision is not in [1, actors], or the first round cost more than the
-        budget.
+        seed is out of [0, 2**31), the checkpoints' folder holds a run and `resume` is False, or `resume` lacks
+        `checkpoints`; if there may be fewer containers than actors that need one each; if the window of the system's
+        `StalenessControl` is below the number of actors; or, with a scheduler, if a decision is not in [1, actors], or
+        the first round cost more than the budget.
     """
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
@@ -199,6 +199,8 @@ def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platfo
 def _check_checkpoints(checkpoints: Checkpoints | None, resume: bool, platform: Platform) -> None:
     """Checks that the run can be saved in the folder of `checkpoints`."""
     if checkpoints is None:
+        if resume:  # the run would silently begin anew
+            raise ValueError("resume=True needs checkpoints: pass checkpoints=Checkpoints(folder)")
         return
     if not isinstance(checkpoints, Checkpoints):
         raise TypeError(f"checkpoints={checkpoints!r} is not a Checkpoints: pass Checkpoints({checkpoints!r})")

@@ -39,6 +39,15 @@ def test_what_is_read_is_what_was_written(tmp_path, settings):
     assert "params/params/policy/Dense_0/kernel" in load_file(path)
 
 
+def test_a_file_is_read_in_either_precision(tmp_path):
+    """A policy of continuous actions that was trained in JAX's default precision is loaded under x64."""
+    policy, version = made()
+    save_policy(tmp_path / "policy.safetensors", version)
+    with jax.enable_x64(True):
+        saved = load_policy(tmp_path / "policy.safetensors", policy)
+    chex.assert_trees_all_equal(saved.version, jax.tree.map(np.asarray, version))
+
+
 def test_another_policy_is_refused(tmp_path):
     """Other shapes, missing and additional arrays, each by name."""
     path = tmp_path / "policy.safetensors"

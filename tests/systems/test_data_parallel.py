@@ -9,17 +9,24 @@ from stellaris import IMPALA, PPO
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Delay, LogNormal
 from stellaris.runtime.references import size
-from stellaris.systems import Budget, DataParallel, Result, Synchronous, train
+from stellaris.systems import Budget, DataParallel, Result, Synchronous, Workload, train
 from tests.systems import tiny
 
 LEARNER = Constant(0.1)
 
 
-def run(system: DataParallel, *, learner: Delay = LEARNER, per_byte: float = 0.0, steps: int = 32 * 4) -> Result:
+def run(
+    system: DataParallel,
+    *,
+    learner: Delay = LEARNER,
+    per_byte: float = 0.0,
+    steps: int = 32 * 4,
+    workload: Workload = tiny.WORKLOAD,
+) -> Result:
     functions = tiny.deployment(Constant(0.01), learner)
     del functions["parameter"]
     functions["all_reduce"] = FunctionSpec(Constant(per_byte))
-    return train(system, tiny.WORKLOAD, platform=SimulatedPlatform(functions), budget=Budget(steps=steps))
+    return train(system, workload, platform=SimulatedPlatform(functions), budget=Budget(steps=steps))
 
 
 @pytest.mark.slow
@@ -71,6 +78,15 @@ def test_the_all_reduce_costs_time_by_bytes(learners: int, crossing: float) -> N
     ]
     assert durations == pytest.approx([crossing * size(result.policy.params) / bandwidth] * len(durations))
     assert len(durations) >= 2 * tiny.GRADIENTS_A_ROUND
+
+
+def test_a_shard_of_padding_has_no_metrics() -> None:
+    """Three trajectories leave a place in two minibatches of two; its learner has neither an entropy nor a version."""
+    system = DataParallel(IMPALA(minibatch_size=2), learners=2)
+    last = run(system, workload=replace(tiny.WORKLOAD, actors=3), steps=48 * 3).history[-1]
+    assert last["version"] == 2
+    assert (last["data_lag_mean"], last["version_oldest"], last["version_mean"]) == (0.0, 1.0, 1.0)
+    assert last["entropy"] > 0.65  # nearly ln(2), as of a policy that is hardly trained
 
 
 def test_a_minibatch_must_be_divisible() -> None:

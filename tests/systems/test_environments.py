@@ -1,18 +1,23 @@
 """A run's environments: made anew as often as is asked, each time with seeds of their own, and closed."""
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from stellaris.lab import CartPole
+from stellaris.systems import Workload
 from stellaris.systems.environments import Environments
 from tests.systems import tiny
 
 SLOTS = np.arange(3, dtype=np.int32)
 
 
-def made(seed: int = 0, *, slots: int = 3, grows: bool = False, spare: int = 0) -> Environments:
-    return Environments(tiny.WORKLOAD, slots=slots, seed=seed, threads=1, grows=grows, spare=spare)
+def made(
+    seed: int = 0, *, slots: int = 3, grows: bool = False, spare: int = 0, workload: Workload = tiny.WORKLOAD
+) -> Environments:
+    return Environments(workload, slots=slots, seed=seed, threads=1, grows=grows, spare=spare)
 
 
 def test_a_restart_has_seeds_of_its_own() -> None:
@@ -74,3 +79,10 @@ def test_runs_of_consecutive_seeds_have_different_episodes() -> None:
     runs = [made(seed).reset(SLOTS) for seed in range(3)]
     starts = {tuple(row) for run in runs for row in run.tolist()}
     assert len(starts) == 9
+
+
+def test_slots_of_the_largest_seed_follow_it() -> None:
+    """Of an environment in JAX, whose slots count on from the run's seed: in blocks as where all are made at once."""
+    workload = replace(tiny.WORKLOAD, environment=CartPole())
+    growing, whole = (made(2**31 - 1, grows=grows, workload=workload) for grows in (True, False))
+    np.testing.assert_array_equal(growing.reset(SLOTS), whole.reset(SLOTS))

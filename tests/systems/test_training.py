@@ -115,6 +115,11 @@ class Changeable(Pairs):
         (lambda: training(seed=2**31), ValueError, r"seed=2147483648 is not below 2\*\*31"),
         (lambda: training(seed=1.5), TypeError, r"seed=1\.5 is not a whole number"),
         (lambda: training(checkpoints="folder"), TypeError, r"checkpoints='folder' is not a Checkpoints: pass Check"),
+        (
+            lambda: training(resume=True),
+            ValueError,
+            r"resume=True needs checkpoints: pass checkpoints=Checkpoints\(fol",
+        ),
         (lambda: training(prices=tiny.PRICES[0]), TypeError, "prices is a single sheet, 'demo': pass a sequence"),
         (lambda: PriceSheet("p", {"actor": 1.0}), TypeError, r"'p': 'actor' is priced by 1\.0: expected a Rate"),
         (lambda: PriceSheet("p", machines={"vm": Rate()}), TypeError, "'vm' is priced by Rate.*: expected a Machine"),
