@@ -64,11 +64,12 @@ def test_the_overview():
     assert all(of["64"][one][0] > of["64"][other][0] for one in weights for other in others)
     assert all(of["64"][one][1] < of["64"][other][2] for one, other in (("AReaL", "M2PO"), ("CISPO", "TOPR")))
     assert min(of["64"][one][1] for one in weights) < min(of["64"][other][2] for other in short)
+    assert max(of["64"][one][1] for one in weights) < min(of["64"][other][2] for other in short) + 0.001
     assert all(of["256"][one][1] > of["256"][other][2] for one in weights[:3] for other in {*others, "CISPO"})
     assert not missing(
         "docs/results.md",
         "at 8 to 32 M2PO and TOPR are; at 64 a truncated or masked weight for each token has the most, with intervals "
-        "that overlap theirs; at 256 AReaL, TIS and IcePop are above all others",
+        "that overlap or nearly touch theirs; at 256 AReaL, TIS and IcePop are above all others",
     )
 
 
