@@ -150,7 +150,8 @@ def _without_empty(indices: NDArray, transitions: NDArray) -> NDArray:
     items = indices[indices < len(transitions)]
     items = items[transitions[items] > 0]
     length = indices.shape[1]
-    beyond = np.full(-len(items) % length, len(transitions), indices.dtype)
+    # Without any transition one minibatch of padding remains, because a learner takes at least one gradient.
+    beyond = np.full(-len(items) % length if len(items) else length, len(transitions), indices.dtype)
     return np.concatenate([items, beyond]).reshape(-1, length)
 
 

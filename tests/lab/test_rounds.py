@@ -240,6 +240,14 @@ def test_minibatches_are_those_of_padded_batches(ppo: PPO) -> None:
             assert ordered(ours) == ordered(theirs) != []
 
 
+def test_a_batch_without_transitions_has_one_minibatch_of_padding() -> None:
+    """As on the event loop."""
+    length, actors, ppo = 1, 4, PPO(epochs=2, minibatch_size=1)
+    nothing = valid_batch(np.zeros((length, actors), bool))
+    indices, count = minibatches(ppo, jax.random.key(3), nothing, length, jnp.int32(2), Widths.of(actors, actors))
+    assert (int(count), int(indices[0, 0])) == (1, length * actors)
+
+
 def valid_batch(valid: np.ndarray) -> Any:
     from stellaris import Batch
 

@@ -40,7 +40,7 @@ def tiny_session() -> Session:
     return seen[0]
 
 
-def fragment(seed: int) -> Fragment:
+def fragment(seed: int, *, valid: bool = True) -> Fragment:
     rng = np.random.default_rng(seed)
     observation = rng.normal(size=(T + 1, 1, 4)).astype(np.float32)
     one = np.ones((T, 1), np.float32)
@@ -49,7 +49,7 @@ def fragment(seed: int) -> Fragment:
         action=rng.integers(2, size=(T, 1)),
         reward=one,
         terminated=one > 1,
-        valid=(np.arange(T) != 2)[:, None],
+        valid=valid & (np.arange(T) != 2)[:, None],
         log_prob=-0.7 * one,
         value=np.zeros((T + 1, 1), np.float32),
         version=np.zeros((T, 1), np.int32),
@@ -58,10 +58,16 @@ def fragment(seed: int) -> Fragment:
 
 
 def batch(
-    algorithm: Algorithm, of: Session, key: int = 0, *, fragments: int = ACTORS, width: int | None = None
+    algorithm: Algorithm,
+    of: Session,
+    key: int = 0,
+    *,
+    fragments: int = ACTORS,
+    width: int | None = None,
+    valid: bool = True,
 ) -> LearnerBatch:
     return batch_of(
-        [fragment(seed) for seed in range(fragments)],
+        [fragment(seed, valid=valid) for seed in range(fragments)],
         width=width,
         algorithm=algorithm,
         policy=of.policy,
@@ -170,6 +176,14 @@ def test_a_batch_that_fits_into_a_minibatch_has_a_gradient_an_epoch(fragments: i
     assert len(transitions) == fragments * (T - 1)
     assert [transitions <= set(row.tolist()) for row in data.indices] == [True] * 3
     assert [data.learn(row) for row in data.indices] == [len(transitions), 0, 0]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_wider_batch_without_transitions_has_a_gradient_on_nothing(name: str, tiny_session: Session) -> None:
+    """Fragments of one step may all only reset; a learner needs a gradient."""
+    data = batch(ALGORITHMS[name], tiny_session, width=WIDE, valid=False)
+    assert data.left == len(data.indices) == 1
+    assert data.learn(data.indices[0]) == data.left == 0
 
 
 @pytest.mark.slow

@@ -86,7 +86,8 @@ def _of_width(
     kept = jnp.take(batch.valid, flat, mode="fill", fill_value=False)
     place = jnp.where(kept, jnp.cumsum(kept, dtype=jnp.int32) - 1, flat.size)
     joined = jnp.full(flat.size, beyond, jnp.int32).at[place].set(flat, mode="drop").reshape(indices.shape)
-    used = -(-jnp.sum(kept, dtype=jnp.int32) // indices.shape[1])
+    # A batch without any transition has one minibatch of padding, as in `systems.batches`.
+    used = jnp.maximum(-(-jnp.sum(kept, dtype=jnp.int32) // indices.shape[1]), 1)
     full = fragments == width
     return jnp.where(full, wide, joined), jnp.where(full, rows, used)
 
