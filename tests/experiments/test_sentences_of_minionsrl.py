@@ -63,7 +63,7 @@ def test_the_authors_learner() -> None:
     assert not missing(
         PAGE,
         "From 14 to 32 actors the number of rounds hardly changes (medians of 28.5 to 32)",
-        f"14 actors take {ratio(row, 'time')} times as long as 32 and cost {ratio(row, 'cost')} of it.",
+        f"14 actors take {ratio(row, 'time')} times as long as 32 and cost {ratio(row, 'cost')} as much.",
     )
     for number in (8, 4):
         assert float(fixed(AUTHORS)[number]["cost"]) < float(fixed(AUTHORS)[14]["cost"])
