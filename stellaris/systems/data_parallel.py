@@ -127,7 +127,8 @@ class DataParallel(System):
                     assert loop.data is not None
                     loop.params, loop.opt_state, loop.divergences = done.result()
                     minibatch = loop.data.indices[loop.applied]
-                    session.record.applied(done.number, staleness=0, steps=loop.data.learn(minibatch))
+                    steps = loop.data.learn(minibatch)
+                    session.record.applied(done.number, staleness=0, steps=steps, function=done.function)
                     loop.applied += 1
                     # A version is published once per batch, because actors wait for the whole batch in any case.
                     if loop.data.left:

@@ -47,15 +47,16 @@ class Environments:
         self, workload: Workload, slots: int, seed: int, threads: int, *, grows: bool = False, spare: int = 0
     ) -> None:
         self._seed = seed
-        # In an environment written in JAX each episode follows from a number that the run's key gives, here and in the
-        # lab, so slots may have the run's seed. Other environments draw all episodes from the slot's seed.
+        # In an environment written in JAX each start follows from a number that the run's key gives, here and in the
+        # lab, so slots may have the run's seed. Other environments draw all episodes from the slot's seed, as do those
+        # in JAX if every fragment starts a new episode: their slots count these starts.
+        numbered = envs.is_jax(workload.environment) and not workload.restart
+        self._first_seed = seed if numbered else first_seed(seed, 0)
         self._new: Callable[..., VectorEnv]
         if envs.is_jax(workload.environment):
-            self._first_seed = seed
             # Not by `envs.make`, which refuses the seeds of slots that follow the largest seed of a run.
             self._new = functools.partial(JaxVectorEnv, envs.as_jax(workload.environment))
         else:
-            self._first_seed = first_seed(seed, 0)
             self._new = functools.partial(envs.make, workload.environment, threads=threads)
         self._lock = threading.Lock()
         # The list has the first slot of each block, and the end of the last block. Spare environments have blocks of

@@ -89,6 +89,14 @@ def test_a_shard_of_padding_has_no_metrics() -> None:
     assert last["entropy"] > 0.65  # nearly ln(2), as of a policy that is hardly trained
 
 
+def test_the_trace_names_the_function_that_applies_a_gradient() -> None:
+    """An invocation that has applied a gradient is one of the function in the same row."""
+    trace = run(DataParallel(tiny.PPO_CONFIG, 2), steps=32 * 2).trace
+    applied = trace.select("staleness", function="all_reduce").invocation
+    assert len(applied) == len(trace.select("staleness").value) > 0
+    assert set(applied) <= set(trace.select("submitted", function="all_reduce").invocation)
+
+
 def test_a_minibatch_must_be_divisible() -> None:
     with pytest.raises(ValueError, match="learners=3 do not divide a minibatch of 8"):
         run(DataParallel(tiny.PPO_CONFIG, 3))

@@ -74,9 +74,13 @@ def test_spare_environments_follow_the_others(grows: bool) -> None:
         spared.reset(np.array([7], np.int32))
 
 
-def test_runs_of_consecutive_seeds_have_different_episodes() -> None:
+IN_JAX = replace(tiny.WORKLOAD, environment=CartPole(), restart=True)
+
+
+@pytest.mark.parametrize("workload", [tiny.WORKLOAD, IN_JAX], ids=["gymnasium", "restart"])
+def test_runs_of_consecutive_seeds_have_different_episodes(workload: Workload) -> None:
     """Otherwise the actors of a run would play the episodes of their neighbours in the next run."""
-    runs = [made(seed).reset(SLOTS) for seed in range(3)]
+    runs = [made(seed, workload=workload).reset(SLOTS) for seed in range(3)]
     starts = {tuple(row) for run in runs for row in run.tolist()}
     assert len(starts) == 9
 
