@@ -124,9 +124,7 @@ class Rollouts:
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
-        # If the piece starts with the first step of a new environment, the slot's unfinished episode was lost.
-        cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
-        self.unfinished[piece.slot] = piece.unfinished
+        cut = self.cut_short(piece.slot, piece.first, piece.unfinished)
         pieces.append(piece)
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
@@ -139,6 +137,19 @@ class Rollouts:
             self.running -= 1
             self.parked.append(actor)  # parked last, so that actors take turns if the control admits few
         return Lost(lost_steps, cut)
+
+    def cut_short(self, slot: int, first: int, unfinished: int) -> int:
+        """Returns the length of the slot's episode that was lost, and notes the length of the one under way.
+
+        Args:
+          slot: the slot of the environment that was stepped.
+          first: the number of the first of these steps, counted from the environment's start.
+          unfinished: steps so far of the episode under way.
+        """
+        # If the steps start with the first step of a new environment, the slot's unfinished episode was lost.
+        cut = self.unfinished.get(slot, 0) if first == 0 else 0
+        self.unfinished[slot] = unfinished
+        return cut
 
     def discard(self, control: StalenessControl, version: int) -> list[Waiting]:
         """Removes and returns the fragments that the control does not keep."""
