@@ -257,7 +257,8 @@ def _abandon(session: Session, outcomes: Sequence["_Outcome"], done: Invocation)
         resets = sum(not outcome.valid for outcome in outcomes)
         episodes = [outcome.episode for outcome in outcomes if outcome.episode is not None]
         slot, last = outcomes[-1].slot, outcomes[-1].state
-        cut = session.state.rollouts.cut_short(slot, last.steps - len(outcomes), last.episode_length)
+        first = last.steps - len(outcomes)
+        cut = session.state.rollouts.cut_short(slot, last.environment, first, last.episode_length)
         session.record.abandoned(done, steps=len(outcomes), resets=resets, episodes=episodes, episode=cut)
 
 
