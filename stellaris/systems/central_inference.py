@@ -256,7 +256,10 @@ def _abandon(session: Session, outcomes: Sequence["_Outcome"], done: Invocation)
         session.state.steps += len(outcomes)
         resets = sum(not outcome.valid for outcome in outcomes)
         episodes = [outcome.episode for outcome in outcomes if outcome.episode is not None]
-        session.record.abandoned(done, steps=len(outcomes), resets=resets, episodes=episodes)
+        slot, last = outcomes[-1].slot, outcomes[-1].state
+        first = last.steps - len(outcomes)
+        cut = session.state.rollouts.cut_short(slot, last.environment, first, last.episode_length)
+        session.record.abandoned(done, steps=len(outcomes), resets=resets, episodes=episodes, episode=cut)
 
 
 def _fragment(policy: Policy, rollout: _Rollout, version: Any) -> Fragment:

@@ -15,6 +15,7 @@ from stellaris._core import checks
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, Algorithm, adaptive_penalty, gradient
 from stellaris.algorithms.algorithm import check_algorithm
+from stellaris.diagnostics import LagReport
 from stellaris.runtime.functions import Context, Function
 from stellaris.runtime.references import size
 from stellaris.runtime.state.registry import register_value
@@ -109,14 +110,11 @@ class DataParallel(System):
                 case "actor":
                     fragments.deliver(done)
                 case "learner":
-                    shard: ShardGradient = done.result()
-                    loop.shards[done.tag] = shard
-                    # The metrics of a shard without transitions, such as one of padding alone, describe no data.
-                    if shard.transitions > 0:
-                        session.record.metrics(done, shard.metrics)
+                    loop.shards[done.tag] = done.result()
                     if len(loop.shards) == n:  # the barrier: all learners wait for the slowest
                         # Shards are summed in order of learners and not of arrival, so that rounding is reproducible.
                         shards = [loop.shards[learner] for learner in range(n)]
+                        session.record.metrics(done, _combined(shards))
                         assert loop.data is not None
                         last = loop.data.left == 1
                         held = _Held((shards, loop.params, loop.opt_state, loop.divergences, last))
@@ -226,6 +224,22 @@ def _shard_gradient(
     # All learners have the same parameters, so the global cap on importance ratios would never bind: rho is infinite.
     grads, metrics = gradient(algorithm, apply, version.params, shard, rho=math.inf, version=number, **options)
     return grads, jnp.sum(shard.valid), metrics
+
+
+def _combined(shards: Sequence[ShardGradient]) -> dict[str, Any]:
+    """Returns the metrics of a whole minibatch: means over transitions, maxima, and sums of `LagReport`s."""
+    # The metrics of a shard without transitions, such as one of padding alone, describe no data.
+    metrics = [shard.metrics for shard in shards if shard.transitions > 0]
+    combined: dict[str, Any] = {}
+    for name, first in metrics[0].items() if metrics else ():
+        values = [one[name] for one in metrics]
+        if isinstance(first, LagReport):
+            combined[name] = jax.tree.map(lambda *sums: np.sum(sums, axis=0), *values)
+        elif np.ndim(first):
+            combined[name] = first  # the record refuses it by name
+        else:
+            combined[name] = max(values) if name.endswith("_max") else _mean(shards, name)
+    return combined
 
 
 def _mean(shards: Sequence[ShardGradient], metric: str) -> float:

@@ -80,7 +80,7 @@ def history(
       `round_return`, the mean return of the episodes that ended in the round;
     * the learners' metrics: the mean of each, or the maximum if its name ends in `_max`; and for each policy lag with
       samples `lagK_samples`, `lagK_kl`, `lagK_clip_fraction`, `lagK_truncation_fraction` and
-      `lagK_effective_sample_size`.
+      `lagK_effective_sample_size`. PPO, IMPALA and IMPACT distinguish eight lags: `lag7` is a lag of 7 or more.
 
     Args:
       trace: the trace of a run.

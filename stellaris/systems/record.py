@@ -62,11 +62,16 @@ class Record:
             if value:  # no row for a fragment that lost nothing, which is the usual case
                 self._write(event, value, done)
 
-    def abandoned(self, done: Invocation, *, steps: int, resets: int, episodes: Iterable[Episode]) -> None:
-        """Records the steps of a fragment that will not be delivered: all as sampled, and all but resets as lost."""
+    def abandoned(
+        self, done: Invocation, *, steps: int, resets: int, episodes: Iterable[Episode], episode: int
+    ) -> None:
+        """Records the steps of a fragment that will not be delivered: all as sampled, and all but resets as lost.
+
+        `episodes` ended in these steps; `episode` is the length of one that was lost before them.
+        """
         self._write("sampled", steps, done)
         self._ended(done, resets, episodes)
-        self.lost(done, steps=steps - resets, episode=0)
+        self.lost(done, steps=steps - resets, episode=episode)
 
     def discarded(self, steps: int) -> None:
         """Records discarded transitions."""

@@ -81,7 +81,8 @@ class Rollouts:
         default_factory=dict
     )  #: pieces of fragments that are not whole, by actor.
     lost: dict[int, int] = field(default_factory=dict)  #: number of times in a row that pieces were lost, by actor.
-    unfinished: dict[int, int] = field(default_factory=dict)  #: length so far of the episode under way, by slot.
+    #: by slot: the environment that was stepped last, and the length so far of its episode under way.
+    unfinished: dict[int, tuple[int, int]] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)  #: waiting fragments, in order of delivery.
 
     def take_actor(self, control: StalenessControl) -> int | None:
@@ -124,9 +125,7 @@ class Rollouts:
             lost_steps = sum(lost.steps - lost.resets for lost in pieces)
             self.lost[actor] = self.lost.get(actor, 0) + 1
             pieces = []
-        # If the piece starts with the first step of a new environment, the slot's unfinished episode was lost.
-        cut = self.unfinished.get(piece.slot, 0) if piece.first == 0 else 0
-        self.unfinished[piece.slot] = piece.unfinished
+        cut = self.cut_short(piece.slot, piece.environment, piece.first, piece.unfinished)
         pieces.append(piece)
         if sum(part.steps for part in pieces) < length:
             self.pieces[actor] = pieces
@@ -139,6 +138,21 @@ class Rollouts:
             self.running -= 1
             self.parked.append(actor)  # parked last, so that actors take turns if the control admits few
         return Lost(lost_steps, cut)
+
+    def cut_short(self, slot: int, environment: int, first: int, unfinished: int) -> int:
+        """Returns the length of the slot's episode that was lost, and notes the length of the one under way.
+
+        Args:
+          slot: the slot of the environment that was stepped.
+          environment: identifies the start of the environment.
+          first: the number of the first of these steps, counted from the environment's start.
+          unfinished: steps so far of the episode under way.
+        """
+        before, length = self.unfinished.get(slot, (environment, 0))
+        self.unfinished[slot] = environment, unfinished
+        # A new environment's first steps may be missing, because their message was lost. With `Workload.restart` all
+        # environments have the same number, but every fragment has the first step of one.
+        return length if first == 0 or environment != before else 0
 
     def discard(self, control: StalenessControl, version: int) -> list[Waiting]:
         """Removes and returns the fragments that the control does not keep."""

@@ -108,6 +108,20 @@ def test_lost_steps_are_counted() -> None:
     assert (abandoned, last["lost_steps"]) == ([29.0, 26.0], 53.0)
 
 
+def test_an_episode_is_lost_with_all_of_its_steps() -> None:
+    """Also those of the fragment that was not whole: each is of an episode that ended, was lost, or goes on."""
+    faults = {"actor": Faults(at={30: ("crash_before",), 50: ("crash_before",), 90: ("crash_before",)})}
+    delivered: list[Fragment] = []
+    platform = SimulatedPlatform(functions(retry=Retry(limit=3)), faults=faults)
+    one, budget = replace(tiny.WORKLOAD, actors=1, fragment=32), Budget(steps=32 * 5)
+    trace = train(SYSTEM, one, platform=platform, budget=budget, on_fragment=delivered.append).trace
+    sampled, reset, ended, lost = (
+        trace.select(event).value.sum() for event in ("sampled", "reset", "episode_length", "lost_episode")
+    )
+    assert lost > 0
+    assert sampled - reset == ended + lost + delivered[-1].unfinished
+
+
 @pytest.mark.slow
 def test_environments_that_never_live_long_enough() -> None:
     with pytest.raises(RuntimeError, match=r"actor \d has lost its environment 1000 times before fragment=16 steps"):

@@ -41,7 +41,7 @@ def run(
     ids=["ppo", "penalty", "impala"],
 )
 def test_shards_are_one_learner_on_the_whole(learners: int, algorithm: PPO | IMPALA) -> None:
-    """To 1e-5 after several rounds, also where shards have different numbers of valid samples."""
+    """To 1e-5 after several rounds, also where shards have different numbers of valid samples; so are the metrics."""
     if isinstance(algorithm, IMPALA):
         learners = min(learners, 2)  # a batch has two trajectories
     sharded = run(DataParallel(algorithm, learners))
@@ -49,6 +49,11 @@ def test_shards_are_one_learner_on_the_whole(learners: int, algorithm: PPO | IMP
     whole = tiny.run(Synchronous(algorithm), functions, budget=Budget(steps=32 * 4))
     assert sharded.history[-1]["gradients"] == whole.history[-1]["gradients"] > 0
     chex.assert_trees_all_close(sharded.policy, whole.policy, rtol=1e-5, atol=1e-5)
+    for row, other in zip(sharded.history, whole.history, strict=True):
+        metrics = [
+            name for name in row if name in ("loss", "entropy", "kl", "data_lag_max") or name.startswith("lag0_")
+        ]
+        assert [row[name] for name in metrics] == pytest.approx([other[name] for name in metrics], rel=1e-3, abs=1e-5)
 
 
 def test_the_slowest_learner_is_waited_for() -> None:

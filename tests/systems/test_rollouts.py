@@ -106,6 +106,12 @@ def test_pieces_are_joined() -> None:
             [Lost(0, 0), Lost(steps=4, episode=0), Lost(0, 0)],
             [4],
         ),
+        # Nobody heard of the first steps of the other environment, but the episode of the one before is lost.
+        (
+            [{"first": 8}, {"first": 12, "unfinished": 5}, {"first": 4, "environment": 6}],
+            [Lost(0, 0), Lost(0, 0), Lost(0, episode=5)],
+            [8],
+        ),
     ],
 )
 def test_a_lost_environment(pieces: Any, losses: Any, delivered: Any) -> None:
