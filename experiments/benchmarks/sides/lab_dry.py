@@ -25,7 +25,7 @@ def main() -> None:
         CartPole(), ActorCritic(hidden=(task.hidden, task.hidden)), actors=task.actors, fragment=task.fragment
     )
     ppo = PPO(epochs=task.epochs, minibatch_size=task.minibatch_size, learning_rate=task.learning_rate)
-    aggregator = staleness_aware(4, decay=0.9)
+    aggregator = staleness_aware(learners, decay=0.9)
     arguments: dict[str, Any] = {"budget": Budget(steps=task.steps), "seed": 0}
     system = Stellaris(ppo, learners=learners, aggregator=aggregator)
 
