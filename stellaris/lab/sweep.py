@@ -55,7 +55,8 @@ def sweep(
 
     Runs are grouped into blocks. The runs of a block differ only in float settings, in seeds, and in the versions of
     their schedules. They are vectorised, and distributed over all devices. Other settings, such as `algorithm.epochs`,
-    change shapes, so each of their values has separate blocks.
+    change shapes, so each of their values has separate blocks. Compiled programs are kept for later sweeps of the
+    process, until the code of a class or a function that they use changes.
 
     Args:
       workload: the environment, which must be written in JAX, such as `lab.CartPole()`; the policy; and the settings of

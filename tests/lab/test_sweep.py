@@ -204,17 +204,18 @@ def allowed(environment):
 
 @pytest.mark.slow
 def test_programs_are_kept_over_sweeps_until_their_code_changes(monkeypatch):
-    """Other numbers and seeds compile nothing; an attribute that is set, or a function that is edited, does."""
+    """Other numbers, seeds and lags compile nothing; an attribute that is set, or a function that is edited, does."""
     traced, run = [], Program.run
     monkeypatch.setattr(Program, "run", lambda *arguments: traced.append(1) or run(*arguments))
     environment = Limited(7)  # and one step for the reset
 
-    def episodes(rate=1e-3, seed=0):
+    def episodes(rate=1e-3, seed=0, lags=(1, 2)):
         workload = Workload(environment, ActorCritic(hidden=(8,)), actors=2, fragment=16)
-        result = sweep(workload, CONFIG, schedule(0), {"algorithm.learning_rate": [rate]}, seeds=[seed])
+        axes = {"lag": lags, "algorithm.learning_rate": [rate]}
+        result = sweep(workload, CONFIG, schedule, axes, seeds=[seed])
         return result.episodes.values[..., 1:].mean(), len(traced)
 
-    assert [episodes(), episodes(rate=1e-2), episodes(seed=5)] == [(4, 1)] * 3
+    assert [episodes(), episodes(rate=1e-2), episodes(seed=5), episodes(lags=(0, 2))] == [(4, 1)] * 4
     environment.limit = 3
     assert episodes() == (8, 2)
     monkeypatch.setitem(globals(), "allowed", lambda environment: 1)
