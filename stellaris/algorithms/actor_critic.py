@@ -136,6 +136,11 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
     checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
     span = version_span(jnp.ravel(batch.version), valid=valid.ravel())
+    if version is not None:
+        # A minibatch without transitions, such as one of padding alone, has no oldest version: `version_span` gives the
+        # largest int32, which would dominate a mean over minibatches. Its versions are those of the policy that learns.
+        now = jnp.asarray(version)
+        span = jax.tree.map(lambda of: jnp.where(jnp.any(valid), of, now.astype(of.dtype)), span)
     metrics: Metrics = {
         "entropy": masked_mean(policy.entropy, valid),
         "kl": masked_mean(approximate_kl(log_ratio), valid),

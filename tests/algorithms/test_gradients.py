@@ -282,3 +282,13 @@ class Own:
 def test_a_loss_without_metrics_is_refused_by_name(made, message, unchecked):
     with pytest.raises(TypeError, match=message):
         gradient(Own(made), gaussian, jnp.ones(3), None)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_versions_of_a_minibatch_without_transitions():
+    """Without transitions nothing is old: a minibatch of padding must not change means over minibatches."""
+    batch = PPO().prepare(sample_trajectory(gaussian))
+    batch = batch._replace(valid=jnp.zeros_like(batch.valid))
+    metrics = PPO().loss(gaussian, parameters(1, like=0), batch, version=jnp.int32(7))[1]
+    assert (metrics["version_mean"], metrics["version_oldest"]) == (7, 7)
+    assert (metrics["data_lag_mean"], metrics["data_lag_max"]) == (0, 0)
