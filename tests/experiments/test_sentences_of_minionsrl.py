@@ -370,6 +370,24 @@ def test_half_cheetah_on_the_event_loop() -> None:
     )
 
 
+def test_the_time_to_fetch_padding() -> None:
+    """Half of a batch of 32 actors, for as long as 16 sample; a sample has a value, an advantage and the like."""
+    longer, share = [], []
+    for environment, floats in (("Hopper-v4", 11 + 3 + 5), ("HalfCheetah-v4", 17 + 6 + 5)):
+        of = minionsrl.testbeds_of(environment)["authors-0.0003"].workload
+        samples = of.actors // 2 * of.fragment
+        longer.append(samples * (4 * floats + 1) / minionsrl.BANDWIDTH)
+        home = SMALL / "minionsrl-training" / environment.split("-")[0].lower()
+        runs = [row for row in rows(home / "runs.csv") if row["schedule"] == "16"]
+        whole = statistics.median(float(row["virtual_seconds"]) / float(row["versions"]) for row in runs)
+        share.append(longer[-1] / whole)
+    assert not missing(
+        PAGE,
+        f"takes {1000 * longer[0]:.0f} ms longer on Hopper and {1000 * longer[1]:.0f} ms on HalfCheetah, "
+        f"{100 * share[0]:.1f} and {100 * share[1]:.1f} % of a round.",
+    )
+
+
 def mean_actors(budget: float, fine_tuned: str) -> list[str]:
     """The mean first decisions of CartPole's scheduler and of one that was trained further."""
     found = [
