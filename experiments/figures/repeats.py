@@ -33,7 +33,7 @@ CELLS = (
     Cell("lab-lag", "CartPole", "PPO", 2, 1e-2),
     Cell("lab-corrections", "CartPole", "SAPO", 2, 1e-3),
     Cell("lab-language", "Sorting", "GRPO", 4, 2e-3),
-    Cell("lab-gradients", "CartPole", "as it is", 2, 1e-3),
+    Cell("lab-gradients", "CartPole", "uncorrected", 2, 1e-3),
 )
 
 

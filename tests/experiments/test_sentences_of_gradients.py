@@ -14,7 +14,7 @@ from tests.experiments.csv_rows import rows
 PAGE = "docs/results/lab-gradients.md"
 STUDY = RESULTS / "lab-gradients"
 CARTPOLE, ACROBOT = TASKS = "CartPole", "Acrobot-v1"
-OLD, LIMITED, GROUPS = "as it is", "limited alignment", "averaged groups"
+OLD, LIMITED, GROUPS = "uncorrected", "limited alignment", "averaged groups"
 GAP, DELAY = "gap-aware", "delay compensation"
 FLOOR = {task: floor_of(task) for task in TASKS}
 
@@ -38,7 +38,7 @@ def outcome(name, spec=".0f", **chosen):
 
 
 def lags(verdict, method, task, kind="constant"):
-    """The lags at which a method beats gradients as they are, or is below them."""
+    """The lags at which a method beats uncorrected gradients, or is below them."""
     return [int(row["lag"]) for row in table("against", verdict=verdict, method=method, task=task, kind=kind)]
 
 
@@ -143,7 +143,7 @@ def test_tolerance():
     assert old[2] < numbers[1]
     assert not missing(
         PAGE,
-        f"limited alignment keeps half up to {limited.replace(' (', ' gradients (')}, more than gradients as they are,",
+        f"limited alignment keeps half up to {limited.replace(' (', ' gradients (')}, more than uncorrected gradients,",
         f"Averaged groups never lose half, but start at {start[GROUPS]} where the others have {start[OLD]}.",
         "On Acrobot no two intervals are apart, and at the shared rates none is apart from that of gradients as they",
         "These lose more than a tenth at a lag of 1 on both tasks.",
@@ -169,10 +169,10 @@ def test_corrections():
     limited, old = (outcome("best", method=method, **case) for method in (LIMITED, OLD))
     assert not missing(
         PAGE,
-        "it is above gradients as they are at lags 1 to 32 of CartPole, and nowhere below.",
+        "it is above uncorrected gradients at lags 1 to 32 of CartPole, and nowhere below.",
         "Limited alignment is above at six constant lags of CartPole and at none of Acrobot, the gap-aware optimizer "
         "at 2 and 16 of Acrobot and at none of CartPole; neither is below anywhere.",
-        f"at a lag of 4 its versions lie {distance[LIMITED]} apart and have {limited}, gradients as they are "
+        f"at a lag of 4 its versions lie {distance[LIMITED]} apart and have {limited}, uncorrected gradients "
         f"{distance[OLD]} and {old}.",
     )
 
@@ -282,7 +282,7 @@ def test_open_points():
         PAGE,
         f"the smallest from a lag of 16 on, where it has {min(level):.0f} to {max(level):.0f} at every lag and "
         f"{fresh:.0f} without:",
-        "At 16 on Acrobot, where the gap-aware optimizer and groups are above them, gradients as they are have an "
+        "At 16 on Acrobot, where the gap-aware optimizer and groups are above them, uncorrected gradients have an "
         f"outcome of only {float(low['outcome']):.0f}, because the halves of the seeds chose two different rates; over "
         f"all seeds they have {other:.0f} there at 0.001.",
         f"The limit on the cosine, {LIMIT}, is an assumption, and not GAC's formula.",
@@ -291,7 +291,7 @@ def test_open_points():
 
 @pytest.mark.parametrize("method", [DELAY, GAP])
 def test_a_correction_of_a_fresh_gradient_changes_nothing(method):
-    """Without lag these runs are those of the gradients as they are, bit for bit."""
+    """Without lag these runs are those of uncorrected gradients, bit for bit."""
     for task in TASKS:
         own, reference = (
             [row["final_return"] for row in table(f"runs_{task}", method=one, kind="constant", lag="0")]

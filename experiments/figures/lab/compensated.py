@@ -16,7 +16,7 @@ from stellaris.types import NDArray, Scalar, Tree
 
 #: The corrections by name; each value is the power of the weight `max(staleness, 1) ** -power` of a step.
 METHODS: Mapping[str, float] = {
-    "as it is": 0.0,
+    "uncorrected": 0.0,
     "weight, cube root": 1.0 / 3.0,  # Stellaris' weight, with its default smoothness
     "weight, 1/lag": 1.0,
     "delay compensation": 0.0,

@@ -85,7 +85,7 @@ PRESETS: Mapping[str, Preset] = {
         ("CartPole",),
         constant=(0, 2, 8),
         drawn=(8,),
-        methods=("as it is", "weight, 1/lag", "delay compensation", GROUPS),
+        methods=("uncorrected", "weight, 1/lag", "delay compensation", GROUPS),
         seeds=2,
     ),
     "small": Preset(_SMALL, ("CartPole", "Acrobot-v1"), constant=(0, 1, 2, 4, 8, 16, 32, 64), drawn=(2, 8, 32)),

@@ -15,7 +15,7 @@ from stellaris.types import NDArray
 
 Rows = Sequence[dict[str, str]]
 
-REFERENCE = "as it is"
+REFERENCE = "uncorrected"
 #: The share of the resamples that must have a slope.
 _ENOUGH = 0.9
 _KINDS = _CONSTANT, _DRAWN = "constant", "drawn"
@@ -47,7 +47,7 @@ def report(folder: Path, tasks: Sequence[str]) -> None:
 def surface_of(task: str, kind: str, rows: Rows) -> Surface:
     """Returns the outcomes of the methods that have runs at ages of this kind, with those without lag first.
 
-    Without lag all weights are 1, so the runs of weights without lag are those of the gradients as they are.
+    Without lag all weights are 1, so the runs of weights without lag are those of uncorrected gradients.
     """
     methods = dict.fromkeys(row["method"] for row in rows if row["kind"] == kind)
     fresh = [row for row in rows if row["kind"] == _CONSTANT and row["lag"] == "0"]
@@ -94,7 +94,7 @@ def _shared(cells: Cells) -> int:
 
 
 def helps(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields, by kind of ages and method, on how many lags it beats gradients as they are, and whether it helps.
+    """Yields, by kind of ages and method, on how many lags it beats uncorrected gradients, and whether it helps.
 
     At constant ages it must beat them at two lags or more on every task, at drawn ages at one; and be below nowhere.
 
@@ -115,7 +115,7 @@ def helps(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def border(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
-    """Yields the largest stable rate of gradients as they are at each lag, and its slope against the lag from 1 on."""
+    """Yields the largest stable rate of uncorrected gradients at each lag, and its slope against the lag from 1 on."""
     lags = [lag for lag in cells.lags if lag > 0]
     score = scores(cells)[[*cells.methods].index(REFERENCE), [[*cells.lags].index(lag) for lag in lags]]
     log_rates = np.array([*np.log10(cells.rates), np.nan])  # the last is the place of -1: nothing is learned

@@ -11,7 +11,7 @@ from experiments.report.tables.table import Table
 
 _STUDY = "lab-gradients"
 _CONSTANT = "constant"
-_REFERENCE = "as it is"
+_REFERENCE = "uncorrected"
 
 
 def outcomes() -> Table:
@@ -58,7 +58,7 @@ def half_lost() -> Table:
 
 
 def helps() -> Table:
-    """Returns the lags at which each method lies above and below gradients as they are, by kind of lag and task."""
+    """Returns the lags at which each method lies above and below uncorrected gradients, by kind of lag and task."""
     against = rows(f"{_STUDY}/against.csv")
     tasks = values(against, "task")
     lines = []
@@ -70,11 +70,11 @@ def helps() -> Table:
         ]
         lines.append((f"{method}, {kind} lag", *cells, answer["helps"]))
     headings = [f"{task}, {where}" for task in tasks for where in ("above at lags", "below")]
-    return Table(("against gradients as they are", *headings, "both tasks"), lines, left=(*headings, "both tasks"))
+    return Table(("against uncorrected gradients", *headings, "both tasks"), lines, left=(*headings, "both tasks"))
 
 
 def weights() -> Table:
-    """Returns the outcomes at drawn lags of gradients as they are and of both weights, by task."""
+    """Returns the outcomes at drawn lags of uncorrected gradients and of both weights, by task."""
     own = [row for row in rows(f"{_STUDY}/best.csv") if row["kind"] == "drawn" and row["lag"] != "0"]
     shown = [method for method in values(own, "method") if method == _REFERENCE or method.startswith("weight")]
     lags = values(own, "lag")
@@ -88,7 +88,7 @@ def weights() -> Table:
 
 
 def border() -> Table:
-    """Returns the largest stable rate of gradients as they are at each lag, its slope, and the answer, by task."""
+    """Returns the largest stable rate of uncorrected gradients at each lag, its slope, and the answer, by task."""
     own = rows(f"{_STUDY}/border.csv")
     lags = values(own, "lag")
     rates = {(row["task"], row["lag"]): row["largest_stable_rate"] or "none" for row in own}

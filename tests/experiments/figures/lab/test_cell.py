@@ -34,7 +34,7 @@ def test_every_study_has_its_committed_runs():
         (Cell("lab-corrections", "CartPole", "SAP0", 4, 1e-3), 'method: PPO, "truncated weights'),
         (Cell("lab-lag", "CartPole", "PPO", 3, 1e-3), "lag: 0, 1, 2, 4, 8"),
         (Cell("lab-lag", "CartPole", "cap", 4, 1e-3), 'IMPACT, "cap, demo", "cap, theorem"; lag'),
-        (Cell("lab-gradients", "CartPole", "as it is", 2, 1e-3, "sawtooth"), "kind: constant, drawn"),
+        (Cell("lab-gradients", "CartPole", "uncorrected", 2, 1e-3, "sawtooth"), "kind: constant, drawn"),
         (Cell("lab-lag", "CartPole", "PPO", 4, 1e-3, "sawtooth"), "has no run with"),
         (Cell("lab-lag", "CartPole", "PPO", 4, 1e-3, updates=512), "has no run with"),
         (Cell("lab-language", "CartPole", "GRPO", 4, 2e-3), "no task CartPole"),

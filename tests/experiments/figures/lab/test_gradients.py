@@ -46,7 +46,7 @@ def _limited():
 @pytest.mark.parametrize(
     ("method", "optimizer"),
     [
-        ("as it is", PPO().optimizer()),
+        ("uncorrected", PPO().optimizer()),
         ("delay compensation", optax.chain(add_delay_compensation(2.0, decay=0.95), PPO().optimizer())),
         ("gap-aware", gap_aware(PPO().optimizer())),
         ("limited alignment", _limited()),
@@ -55,7 +55,7 @@ def _limited():
 def test_a_correction_is_the_librarys(method, optimizer):
     found = steps(Compensated(method=float([*METHODS].index(method))).optimizer())
     np.testing.assert_allclose(found, steps(optimizer), rtol=1e-5, atol=1e-9)
-    if method != "as it is":
+    if method != "uncorrected":
         assert not np.allclose(found, steps(PPO().optimizer()), rtol=1e-3)
 
 
@@ -89,12 +89,12 @@ def test_weights_without_lag_are_the_gradients_as_they_are():
         return {"method": method, "kind": kind, "lag": str(lag), **rest}
 
     table = [
-        row("as it is", "constant", 0, 500),
-        row("as it is", "drawn", 2, 400),
+        row("uncorrected", "constant", 0, 500),
+        row("uncorrected", "drawn", 2, 400),
         row("weight, 1/lag", "drawn", 2, 450),
     ]
     cells = surface_of("CartPole", "drawn", table).cells
-    assert cells.methods == ["as it is", "weight, 1/lag"]
+    assert cells.methods == ["uncorrected", "weight, 1/lag"]
     assert cells.final[:, :, 0, 0].tolist() == [[500, 400], [500, 450]]
 
 
@@ -118,7 +118,7 @@ def test_the_border_by_hand():
     """The largest stable rate falls tenfold with a tenfold lag; the lag of 0 is left out."""
     score = np.array([[9, 9, 9], [10, 9, 8], [10, 9, 1], [10, 1, 0]], float)
     final = np.repeat(score[None, ..., None], 4, axis=-1)
-    cells = Cells(["as it is"], [0, 1, 10, 100], [1e-3, 1e-2, 1e-1], final, final, floor=0.0)
+    cells = Cells(["uncorrected"], [0, 1, 10, 100], [1e-3, 1e-2, 1e-1], final, final, floor=0.0)
     found = list(border("CartPole", cells))
     assert [(row["lag"], row["largest_stable_rate"], row["edge"]) for row in found] == [
         (1, 1e-1, "highest"),
@@ -133,7 +133,7 @@ def test_rounding_does_not_exclude_a_slope_of_0():
     """The slope of equal rates, which rounding would make -5e-16, is exactly 0, and so are the ends of its interval."""
     lags, rates = [0, 1, 2, 4, 8, 16, 32, 64], [1e-3, 3e-3, 1e-2]
     final = np.broadcast_to(np.array([9.0, 10.0, 1.0])[:, None], (1, len(lags), len(rates), 4))
-    found = [*border("CartPole", Cells(["as it is"], lags, rates, final, final, floor=0.0))]
+    found = [*border("CartPole", Cells(["uncorrected"], lags, rates, final, final, floor=0.0))]
     assert {row["largest_stable_rate"] for row in found} == {3e-3}
     assert {(row["slope"], row["low"], row["high"], row["verdict"]) for row in found} == {(0.0, 0.0, 0.0, "not S·η")}
 
@@ -151,11 +151,11 @@ def test_the_study(tmp_path):
     preset = gradients.PRESETS["smoke"]
     assert len(found) == len(preset.cases) * 2 * 2
     lag = {(row["method"], row["kind"], row["lag"]): float(row["measured_lag"]) for row in found}
-    assert lag["as it is", "constant", "0"] == 0
-    assert lag["as it is", "constant", "8"] == pytest.approx(8 - 36 / 80)  # 0 to 8 at the start
+    assert lag["uncorrected", "constant", "0"] == 0
+    assert lag["uncorrected", "constant", "8"] == pytest.approx(8 - 36 / 80)  # 0 to 8 at the start
     assert lag[GROUPS, "constant", "8"] == pytest.approx(2 - 3 / 20)
     fresh = {row["method"]: row["final_return"] for row in found if (row["lag"], row["seed"]) == ("0", "1")}
-    assert fresh["delay compensation"] == fresh["as it is"]
+    assert fresh["delay compensation"] == fresh["uncorrected"]
     answers = {name: (tmp_path / f"{name}.csv").read_text() for name in ("best", "half", "helps", "border", "cosine")}
     assert command.main(["lab-gradients", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
     assert {name: (tmp_path / f"{name}.csv").read_text() for name in answers} == answers
