@@ -5,7 +5,7 @@ import pytest
 from stellaris.lab import recorded
 from stellaris.runtime import Checkpoints
 from stellaris.scheduling import Fixed
-from stellaris.systems import Budget, Synchronous
+from stellaris.systems import Budget, CentralInference, Synchronous
 from tests.systems import tiny
 
 FOUR_ROUNDS = Budget(steps=32 * 4)
@@ -31,3 +31,11 @@ def test_checkpoints_that_were_never_due_change_nothing(tmp_path):
     plain = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(), **options)
     saved = tiny.run(Synchronous(tiny.PPO_CONFIG), tiny.deployment(), **options, checkpoints=Checkpoints(tmp_path, 99))
     assert recorded(saved.trace) == recorded(plain.trace)
+
+
+def test_a_run_of_central_inference_is_refused():
+    deployed = tiny.deployment()
+    functions = {**deployed, "inference": deployed["parameter"]}
+    result = tiny.run(CentralInference(tiny.PPO_CONFIG), functions, budget=FOUR_ROUNDS)
+    with pytest.raises(ValueError, match="another system than CentralInference"):
+        recorded(result.trace)
