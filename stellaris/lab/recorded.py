@@ -136,9 +136,9 @@ class _Reader:
             batch = NONE if queued else self.task(self.applied).batch
             if not queued and batch == NONE:
                 raise ValueError(
-                    f"the trace does not name the data that version {version} was learned from: record a run of another "
-                    "system than CentralInference; a system of your own must call Record.learns or Record.computes for "
-                    "each of its learners' invocations"
+                    f"the trace does not name the data that version {version} was learned from: record a run of "
+                    "another system than CentralInference; a system of your own must call Record.learns or "
+                    "Record.computes for each of its learners' invocations"
                 )
             self.update_batch.append(batch)
         self.version = version

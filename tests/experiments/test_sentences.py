@@ -483,7 +483,7 @@ def test_neighbouring_seeds():
     """Their returns are not correlated: of n seeds in any order, the expected autocorrelation is -1/n."""
     settings = {}
     # Runs since the seeds of environments are hashed share no initial states.
-    places = ("hopper", "hopper-baselines", "hopper-impact", "halfcheetah")
+    places = ("hopper", "hopper-baselines", "hopper-impact", "halfcheetah", "halfcheetah-more")
     hashed = {SMALL / "minionsrl-training" / place / "runs.csv" for place in places}
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):
         for row in rows(path):

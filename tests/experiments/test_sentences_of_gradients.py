@@ -145,7 +145,8 @@ def test_tolerance():
         PAGE,
         f"limited alignment keeps half up to {limited.replace(' (', ' gradients (')}, more than uncorrected gradients,",
         f"Averaged groups never lose half, but start at {start[GROUPS]} where the others have {start[OLD]}.",
-        "On Acrobot no two intervals are apart, and at the shared rates none is apart from that of uncorrected gradients.",
+        "On Acrobot no two intervals are apart, and at the shared rates none is apart from that of uncorrected "
+        "gradients.",
         "These lose more than a tenth at a lag of 1 on both tasks.",
     )
 

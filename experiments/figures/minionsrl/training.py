@@ -117,7 +117,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
         for testbed, own in drawn[environment].items():
             everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
             rows += [
-                (environment, testbed, name, *_columns(of, everyone), *_papers(environment, name))
+                (environment, testbed, name, *_columns(of, everyone), *papers(environment, name))
                 for name, of in own.items()
             ]
             _draw_runs(own, out, environment, testbed)
@@ -169,7 +169,7 @@ def reached(one: Finished) -> bool:
     return bool((by_window or by_evaluation) and last["cost_pay_per_use"] <= limits.cost)
 
 
-def _papers(environment: str, name: str) -> Sequence[str]:
+def papers(environment: str, name: str) -> Sequence[str]:
     """Returns the time and the cost in the paper's Table 2, mean ± deviation of five runs, or "" if missing."""
     row = papers_table().get((environment.split("-")[0], papers_name(name)))
     if row is None:

@@ -1,12 +1,14 @@
 """The tables of results on MinionsRL."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 
+from experiments.figures.minionsrl import training
 from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
 from experiments.tasks import minionsrl
-from experiments.toolkit.statistics import Estimate
+from experiments.toolkit.statistics import Estimate, estimate
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
@@ -72,14 +74,17 @@ def _name(row: Mapping[str, str]) -> str:
 _STUDY = "small/minionsrl-training"
 #: Runs of `minionsrl-training`, by their place.
 _PLACES = ("hopper", "hopper-baselines", "hopper-impact", "hopper-tuned", "halfcheetah")
-TRAINING = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
+#: Runs with further seeds, which were made later, by the place whose runs they continue.
+_CONTINUED = {f"{_STUDY}/halfcheetah": (f"{_STUDY}/halfcheetah-more",)}
+_SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
+TRAINING = (*_SHOWN, *(folder for folders in _CONTINUED.values() for folder in folders))
 
 
 def compared() -> Table:
     """Returns fixed numbers, trained schedulers and baselines on the event loop, by task and testbed."""
     lines = []
     before = "", ""
-    for folder, row in ((place, row) for place in TRAINING for row in rows(f"{place}/table.csv")):
+    for folder, row in ((place, row) for place in _SHOWN for row in rows_of(place)):
         spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
         azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
         ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
@@ -95,6 +100,64 @@ def compared() -> Table:
     relative = (f"{name} / Max's" for name in ("s", "USD", "Azure's"))
     headings = ("", "scheduler", "reached", "actors", *spent, *relative, "paper's s", "paper's USD")
     return Table(headings, lines, left=headings[1:2])
+
+
+def rows_of(place: str) -> Sequence[Mapping[str, str]]:
+    """Returns the rows of a place's table, which is computed anew from the runs if further seeds continue them."""
+    more = _CONTINUED.get(place)
+    return pooled(place, *more) if more else rows(f"{place}/table.csv")
+
+
+def pooled(*places: str) -> Sequence[Mapping[str, str]]:
+    """Returns the rows of the table of all runs of several places, as `minionsrl-training` writes them."""
+    runs: dict[tuple[str, str, str], dict[str, Mapping[str, str]]] = {}
+    for row in (row for place in places for row in rows(f"{place}/runs.csv")):
+        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[row["seed"]] = row
+    return [
+        {
+            "environment": environment,
+            "testbed": testbed,
+            "actors": schedule,
+            "reached": f"{sum(map(_reached, of.values()))} of {len(of)}",
+            "mean actors": _mean_actors(environment, testbed, schedule, of.values()),
+            **_spent(of, runs.get((environment, testbed, str(training.ALL)), {})),
+            **dict(zip(("paper's s", "paper's USD"), training.papers(environment, schedule), strict=True)),
+        }
+        for (environment, testbed, schedule), of in runs.items()
+    ]
+
+
+def _reached(run: Mapping[str, str]) -> bool:
+    """Whether a run has reached its target within its budget; only learned schedulers have one."""
+    budget = math.inf
+    if run["schedule"].startswith(training.LEARNED):
+        budget = minionsrl.BUDGETS[run["environment"], run["testbed"]]
+    return run["seconds_to_target"] != "" and float(run["cost_pay_per_use"]) <= budget
+
+
+def _mean_actors(environment: str, testbed: str, schedule: str, runs: Collection[Mapping[str, str]]) -> str:
+    """Returns the mean number of actors in a round, or "" for systems without rounds."""
+    if schedule in (minionsrl.AZURE, minionsrl.IMPACT):
+        return ""
+    fragment = minionsrl.testbeds_of(environment)[testbed].workload.fragment
+    means = [float(run["steps"]) / fragment / float(run["versions"]) for run in runs]
+    return f"{sum(means) / len(means):.1f}"
+
+
+#: Columns of `runs.csv` by their headings in the table.
+_SPENT = {"s": "virtual_seconds", "USD": "cost_pay_per_use", "USD, Azure": "cost_azure"}
+
+
+def _spent(own: Mapping[str, Mapping[str, str]], everyone: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
+    """Returns what runs, by their seeds, spent to the target, also relative to all actors with the same seed."""
+    there = {seed: run for seed, run in own.items() if _reached(run)}
+    pairs = [(run, everyone[seed]) for seed, run in there.items() if seed in everyone and _reached(everyone[seed])]
+    values = {heading: [float(run[column]) for run in there.values()] for heading, column in _SPENT.items()}
+    values |= {
+        f"{heading} / all": [float(run[column]) / float(other[column]) for run, other in pairs]
+        for heading, column in _SPENT.items()
+    }
+    return {heading: str(estimate(of)) if of else "" for heading, of in values.items()}
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
