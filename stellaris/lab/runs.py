@@ -96,13 +96,15 @@ def runs_of(
         dimensions = {"algorithm": list(algorithms), **dimensions}
     policy = workload.make_policy(environment.spec)
     check_memoryless(policy)
-    made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
+    made: dict[frozenset[Any], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():
         for place in itertools.product(*(range(len(axis)) for axis in settings)):
             chosen = {name: value for axis, i in zip(settings, place, strict=True) for name, value in axis[i].items()}
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
-            key = tuple((type(value), value) for value in arguments.values())  # 1 and True are equal, and may differ
+            # The names count, because each label of an axis may set them in another order; so do the types, because 1
+            # and True are equal, and may differ.
+            key = frozenset((name, type(value), value) for name, value in arguments.items())
             if key not in made:
                 own = _schedule(schedule, arguments)
                 sizes, plan = plan_of(own)

@@ -10,6 +10,7 @@ import pytest
 from stellaris import IMPALA, PPO, ActorCritic, softsync, staleness_aware
 from stellaris.lab import CartPole, Constant, imposed, mean_return, sweep
 from stellaris.lab.program import Program
+from stellaris.lab.runs import runs_of
 from stellaris.systems import Workload
 
 WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
@@ -52,6 +53,17 @@ def test_settings_that_vary_together_are_one_axis(result):
     assert dict(together.sizes) == {"case": 2, "seed": 2, "update": 6}
     for label, case in cases.items():
         np.testing.assert_allclose(together.kl.sel(case=label), result.kl.sel(case), rtol=1e-3, atol=1e-5)
+
+
+def test_each_label_may_set_its_arguments_in_another_order():
+    """The values alone, 1 and 2, are the same of both labels."""
+    cases = {"a": {"lag": 1, "updates": 2}, "b": {"updates": 1, "lag": 2}}
+
+    def made(lag, updates):
+        return imposed(updates, actors=2, data=Constant(lag))
+
+    runs, _ = runs_of(WORKLOAD, CONFIG, made, {"case": cases}, 1, None, 1.0)
+    assert [run.schedule for run in runs] == [made(lag=1, updates=2), made(lag=2, updates=1)]
 
 
 @pytest.mark.parametrize(
