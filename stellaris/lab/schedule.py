@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from stellaris.types import NDArray
 NONE = -1
 #: Prefix of the name of a cost column; the name of the price sheet follows.
 _COST = "cost_"
+#: Errors of a damaged archive; the last is that of an unknown way of compression.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -181,13 +184,14 @@ class Schedule:
         """
         names = ("slots", *_columns())
         try:
-            with np.load(path, allow_pickle=False) as file:
+            # NumPy would leave a damaged file open that it opened itself.
+            with open(path, "rb") as source, np.load(source, allow_pickle=False) as file:
                 costs = [name for name in file.files if name.startswith(_COST)]
                 content: dict[str, Any] = {name: file[name] for name in (*names, *costs)}
             return Schedule(**_with_costs(content | {"slots": int(content["slots"])}))
         except FileNotFoundError:
             raise
-        except (EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (EOFError, KeyError, OSError, TypeError, ValueError, *_DAMAGED) as error:
             raise ValueError(f"{os.fspath(path)} is not a schedule: {error}") from error
 
     def _check_sizes(self) -> None:
