@@ -51,7 +51,7 @@ def throughput(
       seed: seed of the run.
 
     Raises:
-      LookupError, TypeError, ValueError: as `dry_run`.
+      LookupError, TypeError, ValueError: as `dry_run`; ValueError also if the run takes no time.
 
     Example:
       >>> from stellaris import ActorCritic, FunctionSpec, SimulatedPlatform, Workload
@@ -66,6 +66,8 @@ def throughput(
     """
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)
     trace, seconds = platform.trace, platform.now
+    if not seconds > 0:
+        raise ValueError("the run took 0 s of the platform's clock, so it has no rates: give a function a compute time")
     staleness = trace.select("staleness").value
     ages = trace.select(f"{AGE}mean").value
     return Throughput(

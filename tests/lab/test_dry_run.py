@@ -83,6 +83,12 @@ def test_a_throughput_is_that_of_a_run():
     assert dry.cost["use"] * 8 == pytest.approx(run.bill["use"].total)
 
 
+def test_a_run_without_time_has_no_throughput():
+    platform = SimulatedPlatform(dict.fromkeys(("actor", "learner"), FunctionSpec(Constant(0.0))))
+    with pytest.raises(ValueError, match=r"the run took 0 s of the platform's clock.* a compute time"):
+        throughput(OWN.system, OWN.workload, platform=platform, budget=Budget(steps=96))
+
+
 def at(seconds):
     """The throughput with gradients of so many seconds."""
     functions = {"actor": FunctionSpec(Constant(0.01)), "learner": FunctionSpec(Constant(seconds))}
