@@ -79,15 +79,17 @@ def runs_of(
     environment = as_jax(workload.environment)
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
+    if not np.iterable(seeds) and not isinstance(seeds, int | np.integer):
+        raise TypeError(f"seeds={seeds!r} is neither a number of seeds nor a list of them: pass an int or a list")
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
     check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
-    for name, values in {**axes, "seeds": numbers}.items():
+    algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
+    for name, values in {**axes, "seeds": numbers, "algorithm": algorithms}.items():
         if not len(values):
             raise ValueError(f"{name} has no values: give at least one")
-    algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
     for one in algorithms.values():
         check_algorithm(one)
     settings, values_of = _settings_of(axes)
@@ -169,6 +171,8 @@ def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, l
             list(values.values()) if isinstance(values, Mapping) else [{name: value} for value in values]
         )
         for label, one in zip(values, axis, strict=True):
+            if not isinstance(one, Mapping):
+                raise TypeError(f"{name}[{label!r}] is {one!r}: pass its settings by name, {{'rho': {one!r}}}")
             if one.keys() != axis[0].keys():
                 raise ValueError(f"{name}[{label!r}] sets {sorted(one)}: expected {sorted(axis[0])}, as the first does")
         for setting in axis[0]:
@@ -256,7 +260,7 @@ def _settings(
             check_rho(rho=value)
         if field and fixed[owner] is None:
             raise ValueError(f"{name} is not a setting: the sweep has no {owner}; pass {owner}=")
-        if field and not hasattr(fixed[owner], field):
+        if field and field not in (one.name for one in dataclasses.fields(fixed[owner]) if one.init):
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
