@@ -264,12 +264,15 @@ def _settings(
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
-            if field:  # so that the object's checks refuse a value out of range before it is traced
-                dataclasses.replace(fixed[owner], **{field: value})
         elif field:
             fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
         else:
             numeric[name] = float(value)
+    for owner, of in fixed.items():
+        # The object's checks refuse values out of range, and values that do not fit together, before they are traced.
+        own = {name.removeprefix(f"{owner}."): x for name, x in numeric.items() if name.startswith(f"{owner}.")}
+        if own:
+            dataclasses.replace(of, **own)
     return fixed, numeric
 
 

@@ -66,6 +66,16 @@ def test_each_label_may_set_its_arguments_in_another_order():
     assert [run.schedule for run in runs] == [made(lag=1, updates=2), made(lag=2, updates=1)]
 
 
+def test_settings_are_checked_together():
+    """The KL target needs a weight above 0, which is 0 by default."""
+    target, weights = {"algorithm.kl_target": [0.01]}, [0.2, 0.0]
+    both = target | {"algorithm.kl_coefficient": weights}
+    with pytest.raises(ValueError, match=r"kl_target=0\.01 with kl_coefficient=0"):
+        runs_of(WORKLOAD, PPO(kl_coefficient=0.2), schedule(0), both, 1, None, 1.0)
+    runs, _ = runs_of(WORKLOAD, PPO(), schedule(0), target | {"algorithm.kl_coefficient": weights[:1]}, 1, None, 1.0)
+    assert [run.numbers for run in runs] == [{"algorithm.kl_target": 0.01, "algorithm.kl_coefficient": 0.2}]
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
