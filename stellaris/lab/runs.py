@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -145,16 +145,12 @@ def check_names(axes: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _checked_axis(name: str, values: Any) -> Any:
-    """Returns the values of an axis, an array's as numbers; raises if one of them cannot be hashed."""
+    """Returns the values of an axis, an array's as numbers; raises if they are not a list."""
     if isinstance(values, Mapping):
         return values
     if isinstance(values, str) or not np.iterable(values):
         raise TypeError(f"the axis {name!r} is {values!r}: pass its values as a list, [{values!r}]")
-    values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
-    for value in values:
-        if not isinstance(value, Hashable):
-            raise TypeError(f"the axis {name!r} has the value {value!r}, which cannot be hashed: pass a tuple instead")
-    return values
+    return np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
 
 
 def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, list[Any]]]:
@@ -173,6 +169,13 @@ def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, l
         for label, one in zip(values, axis, strict=True):
             if not isinstance(one, Mapping):
                 raise TypeError(f"{name}[{label!r}] is {one!r}: pass its settings by name, {{'rho': {one!r}}}")
+            for value in one.values():
+                try:
+                    hash(value)
+                except TypeError:
+                    raise TypeError(
+                        f"the axis {name!r} has the value {value!r}, which cannot be hashed: pass a tuple instead"
+                    ) from None
             if one.keys() != axis[0].keys():
                 raise ValueError(f"{name}[{label!r}] sets {sorted(one)}: expected {sorted(axis[0])}, as the first does")
         for setting in axis[0]:

@@ -168,6 +168,8 @@ def test_equal_values_of_two_types_are_two_values():
         ({"kl": [3, 4]}, ValueError, "the axis 'kl' has the name of"),
         ({"cost_demo": [3, 4]}, ValueError, "the axis 'cost_demo' has the name of"),
         ({"lag": [[1], [2]]}, TypeError, r"the axis 'lag' has the value \[1\], which cannot be hashed"),
+        ({"lag": [([1],)]}, TypeError, r"the axis 'lag' has the value \(\[1\],\), which cannot be hashed"),
+        ({"case": {"a": {"lag": [1]}}}, TypeError, r"the axis 'case' has the value \[1\], which cannot be hashed"),
     ],
 )
 def test_axes_that_are_refused_before_the_first_run(axes, error, message):
