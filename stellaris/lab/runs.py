@@ -217,7 +217,13 @@ def _check_schedule(
     schedule: Schedule, workload: Workload, policy: Policy, algorithm: Algorithm, aggregator: Aggregator | None
 ) -> None:
     """Checks that a schedule can be followed with these settings."""
-    whole = bool((schedule.update_batch != NONE).all())
+    learned = schedule.update_batch != NONE
+    whole = bool(learned.all())
+    if learned.any() and not whole:
+        raise ValueError(
+            f"update {learned.argmax()} of the schedule learns from a whole batch, and update {learned.argmin()} "
+            "applies queued gradients, but a run does one or the other: pass a schedule whose updates all do the same"
+        )
     if whole != (aggregator is None):
         raise ValueError(
             f"aggregator={aggregator!r}: the schedule has no queued gradients; leave the aggregator out"

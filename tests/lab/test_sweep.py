@@ -382,6 +382,10 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
             {**QUEUED, "schedule": imposed(2, actors=2, gradients=Constant(0))},
             r"the schedule computes 1 gradients per batch: PPO\(.* has \d+, and the others would never be",
         ),
+        (
+            {**QUEUED, "schedule": dataclasses.replace(QUEUED["schedule"], update_batch=np.int32([-1, 0, -1, -1]))},
+            "update 1 of the schedule learns from a whole batch, and update 0 applies queued gradients",
+        ),
         ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),
         ({"workload": Workload(CartPole(), actors=2, fragment=16, refresh=4)}, "refresh=4 makes 4 pieces"),
         (
