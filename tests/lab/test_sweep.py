@@ -300,6 +300,11 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert [progress.done for progress in seen] == [0, 2, 4]
     again, _ = run()
     assert resumed.equals(again)
+    for kept, size in zip(sorted(tmp_path.glob("block-*.npz")), (0, 1000), strict=True):
+        kept.write_bytes(kept.read_bytes()[:size])  # as a crash of the machine leaves a file
+    repaired, seen = run()
+    assert [progress.nbytes > 0 for progress in seen] == [True, True, False]
+    assert resumed.equals(repaired)
 
 
 @pytest.mark.slow
