@@ -24,7 +24,7 @@ from stellaris.lab.recorded import recorded
 from stellaris.lab.schedule import Schedule
 from stellaris.lab.shapes import shapes_of
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.runtime.delays import Measured
 from stellaris.runtime.functions import Context, Function
 from stellaris.systems.batches import LearnerBatch
@@ -76,9 +76,11 @@ def dry_run(
 
     Raises:
       LookupError: if a function that the system needs is not deployed.
-      TypeError: if the system is not one of these five, or the environment is not written in JAX.
+      TypeError: if the system is not one of these five, the environment is not written in JAX, or `prices` is a single
+        sheet.
       ValueError: if the order of events depends on results, as with a target return, a scheduler, or a `Measured`
-        compute time; or if the budget limits cost, or the workload restarts its environments.
+        compute time; or if the budget limits cost, the workload restarts its environments, or two price sheets have the
+        same name.
 
     Example:
       >>> from stellaris import ActorCritic, FunctionSpec, SimulatedPlatform, Workload
@@ -92,6 +94,7 @@ def dry_run(
       (2, [0.0, 1.16, 2.32])
     """
     as_jax(workload.environment)
+    check_sheets(prices)
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)
     held = 0
     if isinstance(system, Stellaris) and not math.isinf(system.rho):

@@ -20,7 +20,11 @@ class CartPole:
     `time_limit` steps. The dynamics equal Gymnasium's `CartPole-v1`, in float32.
 
     Args:
-      time_limit: steps after which an episode is truncated.
+      time_limit: steps after which an episode is truncated, at least 1.
+
+    Raises:
+      TypeError: if `time_limit` is not whole.
+      ValueError: if `time_limit` is below 1.
 
     Source:
       Barto, Sutton & Anderson 1983, Neuronlike Adaptive Elements; constants and Euler integration as in Gymnasium.
@@ -33,6 +37,9 @@ class CartPole:
     """
 
     time_limit: int = 500
+
+    def __post_init__(self) -> None:
+        checks.whole(at_least=1, time_limit=self.time_limit)
 
     @property
     def spec(self) -> EnvSpec:

@@ -65,6 +65,9 @@ class Sawtooth:
 class Maximum:
     """Ages are drawn uniformly from 0 to `k`.
 
+    Patterns of one seed draw the same numbers: give those of data and of gradients, or of the pieces of a fragment,
+    different seeds, unless their ages are to rise and fall together.
+
     Example:
       >>> ages = Maximum(4, seed=0).ages(1000)
       >>> int(ages.min()), int(ages.max())

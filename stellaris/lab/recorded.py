@@ -8,7 +8,7 @@ import numpy as np
 
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.runtime.costs.billing import Meter
-from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.runtime.endings import ENDINGS
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.trace.trace import Trace
@@ -173,9 +173,12 @@ def recorded(
       The schedule. Its seconds are times of the platform's clock.
 
     Raises:
+      TypeError: if `prices` is a single sheet.
       ValueError: if the trace does not record the data that was learned from, a scheduler decided the number of
-        actors, a checkpoint was saved, or no version was published after the first.
+        actors, a checkpoint was saved, no version was published after the first, or two price sheets have the same
+        name.
     """
+    check_sheets(prices)
     reader = _Reader(acts, {sheet.name: Meter(sheet, functions=functions) for sheet in prices})
     for row in trace.rows():
         _check_event(row[1])

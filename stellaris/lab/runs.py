@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -79,15 +79,17 @@ def runs_of(
     environment = as_jax(workload.environment)
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
+    if not np.iterable(seeds) and not isinstance(seeds, int | np.integer):
+        raise TypeError(f"seeds={seeds!r} is neither a number of seeds nor a list of them: pass an int or a list")
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
     check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
-    for name, values in {**axes, "seeds": numbers}.items():
+    algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
+    for name, values in {**axes, "seeds": numbers, "algorithm": algorithms}.items():
         if not len(values):
             raise ValueError(f"{name} has no values: give at least one")
-    algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
     for one in algorithms.values():
         check_algorithm(one)
     settings, values_of = _settings_of(axes)
@@ -96,13 +98,15 @@ def runs_of(
         dimensions = {"algorithm": list(algorithms), **dimensions}
     policy = workload.make_policy(environment.spec)
     check_memoryless(policy)
-    made: dict[tuple[Any, ...], tuple[Schedule, Sizes, str]] = {}
+    made: dict[frozenset[Any], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():
         for place in itertools.product(*(range(len(axis)) for axis in settings)):
             chosen = {name: value for axis, i in zip(settings, place, strict=True) for name, value in axis[i].items()}
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
-            key = tuple((type(value), value) for value in arguments.values())  # 1 and True are equal, and may differ
+            # The names count, because each label of an axis may set them in another order; so do the types, because 1
+            # and True are equal, and may differ.
+            key = frozenset((name, type(value), value) for name, value in arguments.items())
             if key not in made:
                 own = _schedule(schedule, arguments)
                 sizes, plan = plan_of(own)
@@ -141,16 +145,12 @@ def check_names(axes: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _checked_axis(name: str, values: Any) -> Any:
-    """Returns the values of an axis, an array's as numbers; raises if one of them cannot be hashed."""
+    """Returns the values of an axis, an array's as numbers; raises if they are not a list."""
     if isinstance(values, Mapping):
         return values
     if isinstance(values, str) or not np.iterable(values):
         raise TypeError(f"the axis {name!r} is {values!r}: pass its values as a list, [{values!r}]")
-    values = np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
-    for value in values:
-        if not isinstance(value, Hashable):
-            raise TypeError(f"the axis {name!r} has the value {value!r}, which cannot be hashed: pass a tuple instead")
-    return values
+    return np.asarray(values).tolist() if hasattr(values, "dtype") else list(values)
 
 
 def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, list[Any]]]:
@@ -167,6 +167,15 @@ def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, l
             list(values.values()) if isinstance(values, Mapping) else [{name: value} for value in values]
         )
         for label, one in zip(values, axis, strict=True):
+            if not isinstance(one, Mapping):
+                raise TypeError(f"{name}[{label!r}] is {one!r}: pass its settings by name, {{'rho': {one!r}}}")
+            for value in one.values():
+                try:
+                    hash(value)
+                except TypeError:
+                    raise TypeError(
+                        f"the axis {name!r} has the value {value!r}, which cannot be hashed: pass a tuple instead"
+                    ) from None
             if one.keys() != axis[0].keys():
                 raise ValueError(f"{name}[{label!r}] sets {sorted(one)}: expected {sorted(axis[0])}, as the first does")
         for setting in axis[0]:
@@ -208,7 +217,13 @@ def _check_schedule(
     schedule: Schedule, workload: Workload, policy: Policy, algorithm: Algorithm, aggregator: Aggregator | None
 ) -> None:
     """Checks that a schedule can be followed with these settings."""
-    whole = bool((schedule.update_batch != NONE).all())
+    learned = schedule.update_batch != NONE
+    whole = bool(learned.all())
+    if learned.any() and not whole:
+        raise ValueError(
+            f"update {learned.argmax()} of the schedule learns from a whole batch, and update {learned.argmin()} "
+            "applies queued gradients, but a run does one or the other: pass a schedule whose updates all do the same"
+        )
     if whole != (aggregator is None):
         raise ValueError(
             f"aggregator={aggregator!r}: the schedule has no queued gradients; leave the aggregator out"
@@ -254,16 +269,19 @@ def _settings(
             check_rho(rho=value)
         if field and fixed[owner] is None:
             raise ValueError(f"{name} is not a setting: the sweep has no {owner}; pass {owner}=")
-        if field and not hasattr(fixed[owner], field):
+        if field and field not in (one.name for one in dataclasses.fields(fixed[owner]) if one.init):
             raise ValueError(f"{name} is not a setting: {fixed[owner]!r} has no field {field!r}")
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
-            if field:  # so that the object's checks refuse a value out of range before it is traced
-                dataclasses.replace(fixed[owner], **{field: value})
         elif field:
             fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
         else:
             numeric[name] = float(value)
+    for owner, of in fixed.items():
+        # The object's checks refuse values out of range, and values that do not fit together, before they are traced.
+        own = {name.removeprefix(f"{owner}."): x for name, x in numeric.items() if name.startswith(f"{owner}.")}
+        if own:
+            dataclasses.replace(of, **own)
     return fixed, numeric
 
 

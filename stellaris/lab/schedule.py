@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,8 @@ from stellaris.types import NDArray
 NONE = -1
 #: Prefix of the name of a cost column; the name of the price sheet follows.
 _COST = "cost_"
+#: Errors of a damaged archive; the last is that of an unknown way of compression.
+_DAMAGED = (EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -181,13 +184,11 @@ class Schedule:
         """
         names = ("slots", *_columns())
         try:
-            with np.load(path, allow_pickle=False) as file:
-                costs = [name for name in file.files if name.startswith(_COST)]
-                content: dict[str, Any] = {name: file[name] for name in (*names, *costs)}
+            found = arrays_of(path)
+            costs = [name for name in found if name.startswith(_COST)]
+            content: dict[str, Any] = {name: found[name] for name in (*names, *costs)}
             return Schedule(**_with_costs(content | {"slots": int(content["slots"])}))
-        except FileNotFoundError:
-            raise
-        except (EOFError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{os.fspath(path)} is not a schedule: {error}") from error
 
     def _check_sizes(self) -> None:
@@ -236,6 +237,23 @@ class Schedule:
             or (self.batch_before[learned] > whole).any()
         ):
             raise ValueError("update_batch refers to a batch that does not exist yet")
+
+
+def arrays_of(path: str | os.PathLike[str]) -> dict[str, NDArray]:
+    """Returns all arrays of an `.npz` file by name, without running any code in it.
+
+    Raises:
+      FileNotFoundError: if the file is missing.
+      ValueError: if it is damaged, or of another kind.
+    """
+    try:
+        # NumPy would leave a damaged file open that it opened itself.
+        with open(path, "rb") as source, np.load(source, allow_pickle=False) as file:
+            return dict(file)
+    except FileNotFoundError:
+        raise
+    except _DAMAGED as error:
+        raise ValueError(str(error)) from error
 
 
 def _columns() -> list[str]:

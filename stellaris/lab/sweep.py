@@ -20,6 +20,7 @@ from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
 from stellaris.lab.blocks import Programs
 from stellaris.lab.runs import Axes, Run, Schedules, check_names, grouped, runs_of
+from stellaris.lab.schedule import arrays_of
 from stellaris.runtime.files import atomic_path
 from stellaris.systems.workload import Workload
 from stellaris.types import NDArray
@@ -122,18 +123,15 @@ def sweep(
     began, computed = time.monotonic(), 0
     for members, size in grouped(runs, block):
         kept = None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
-        there = kept is not None and kept.exists()
-        call = None if there else programs.prepare(members, rho, size)
+        columns = None if kept is None else _kept(kept)
+        call = programs.prepare(members, rho, size) if columns is None else None
         if call is not None:
             check_names(axes, call.names)
         left = (time.monotonic() - began) / computed * (len(runs) - len(outcomes)) if computed else float("nan")
         if on_progress is not None:
             on_progress(Progress(len(outcomes), len(runs), left, len(members), 0 if call is None else call.nbytes))
-        if call is None:
-            assert kept is not None
-            with np.load(kept, allow_pickle=False) as file:
-                columns = dict(file)
-        else:
+        if columns is None:
+            assert call is not None
             columns = call()
             computed += len(members)
             if kept is not None:
@@ -184,6 +182,14 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     static = members[0].static
     # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
     return digest([workload, static.policy, static.algorithm, static.aggregator, rho, runs, static.code(), _library()])
+
+
+def _kept(path: Path) -> dict[str, NDArray] | None:
+    """Returns the results of a block, or None if the file is missing, or was cut off by a crash of the machine."""
+    try:
+        return arrays_of(path)
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 @functools.cache

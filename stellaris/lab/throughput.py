@@ -11,7 +11,7 @@ import numpy as np
 from stellaris._core import checks
 from stellaris.lab.dry_run import run_dry
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.systems.record import AGE, POLICY
 from stellaris.systems.system import System
 from stellaris.systems.workload import Budget, Workload
@@ -51,7 +51,7 @@ def throughput(
       seed: seed of the run.
 
     Raises:
-      LookupError, TypeError, ValueError: as `dry_run`.
+      LookupError, TypeError, ValueError: as `dry_run`; ValueError also if the run takes no time.
 
     Example:
       >>> from stellaris import ActorCritic, FunctionSpec, SimulatedPlatform, Workload
@@ -64,8 +64,11 @@ def throughput(
       >>> measured.updates, measured.steps  # a second: 0.5 of sampling, and 10 gradients
       (1.0, 100.0)
     """
+    check_sheets(prices)
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)
     trace, seconds = platform.trace, platform.now
+    if not seconds > 0:
+        raise ValueError("the run took 0 s of the platform's clock, so it has no rates: give a function a compute time")
     staleness = trace.select("staleness").value
     ages = trace.select(f"{AGE}mean").value
     return Throughput(

@@ -110,8 +110,8 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
 
     Raises:
       ImportError: without h5py.
-      ValueError: as `read`, or if the table has a column that the file lacks, or cannot hold a number or the longest
-        trajectory; nothing is inserted then.
+      ValueError: as `read`, or if the table is sharded, has a column that the file lacks, or cannot hold a number or
+        the longest trajectory; nothing is inserted then.
 
     Source:
       Minari (Younis et al. 2024); D4RL (Fu et al. 2020).
@@ -128,6 +128,8 @@ def insert(table: Table, path: str | os.PathLike[str], *, weight: float = 1.0, v
       >>> table.columns["reward"].tolist(), table.length.tolist()
       ([[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], [2, 1])
     """
+    if table.length.ndim != 1:
+        raise ValueError("table is sharded: pass the columns and the length of `read(path)` to `replay.sharded.insert`")
     path = Path(path)
     with _opened(path) as file:
         episodes = _episodes(path, file)

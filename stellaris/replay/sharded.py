@@ -232,6 +232,9 @@ def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Sh
     Returns:
       Steps `[k]`, equal on all devices; a trajectory's first step is 0.
 
+    Raises:
+      ValueError: if the table is not sharded.
+
     Example:
       >>> import jax, jax.numpy as jnp
       >>> over = Shards(jax.make_mesh((1,), ("data",)))
@@ -241,6 +244,7 @@ def random_steps(table: Table, selection: Selection, key: jax.Array, *, over: Sh
       >>> sorted({*random_steps(table, drawn, jax.random.key(1), over=over).tolist()})
       [0, 1]
     """
+    _check_shards(table)
     steps: jax.Array = _random_steps(table, selection, key, over)
     return steps
 
@@ -379,6 +383,7 @@ def update_weights(table: Table, index: Int[Array, " k"], weight: Float[Array, "
       >>> update_weights(table, jnp.array([1]), jnp.array([4.0]), over=over).weight.tolist()
       [[1.0, 4.0, 0.0, 0.0]]
     """
+    _check_shards(table)
     checks.integers(index=index)
     checks.floats(weight=weight)
     checks.same_shape(index, "index", weight=weight)
@@ -418,6 +423,7 @@ def reweigh(table: Table, weight: Float[Array, "shards capacity"], *, over: Shar
       >>> reweigh(table, exponential_weight(6 - table.version, rate=jnp.log(2.0)), over=over).weight.tolist()
       [[0.25, 1.0]]
     """
+    _check_shards(table)
     checks.floats(weight=weight)
     checks.same_shape(table.length, "length", weight=weight)
     changed: Table = _reweigh(table, tables.owned(weight), over)
@@ -468,15 +474,20 @@ def _expanded(table: Table) -> Table:
     return shard
 
 
+def _check_shards(table: Table) -> None:
+    """Raises a ValueError unless a table is sharded."""
+    if table.length.ndim != 2:
+        raise ValueError(
+            f"table has arrays of shape {table.length.shape}: expected [shards, capacity]; make it with sharded.init"
+        )
+
+
 def _whole(table: Table) -> Table:
     """The shapes of all shards joined into one table, so that the checks of one table apply."""
 
     def joined(leaf: jax.Array) -> Any:
         return jax.ShapeDtypeStruct((leaf.shape[0] * leaf.shape[1], *leaf.shape[2:]), leaf.dtype)  # type: ignore[no-untyped-call]
 
-    if table.length.ndim != 2:
-        raise ValueError(
-            f"table has arrays of shape {table.length.shape}: expected [shards, capacity]; make it with sharded.init"
-        )
+    _check_shards(table)
     columns = {name: joined(column) for name, column in table.columns.items()}
     return table._replace(columns=columns, length=joined(table.length))

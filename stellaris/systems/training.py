@@ -3,7 +3,6 @@
 import contextlib
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import Fragment
 from stellaris.runtime.contract import Platform, Resumable
 from stellaris.runtime.costs.billing import Bill
-from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.runtime.state.checkpoint import Checkpoints
 from stellaris.runtime.trace.trace import Trace
 from stellaris.systems.checkpointing import Checkpointing
@@ -172,15 +171,9 @@ def _check_system(system: object, platform: Platform) -> None:
 
 def _check_prices(prices: Sequence[PriceSheet], budget: Budget, platform: Platform) -> None:
     """Checks that the price sheets have different names, and that each prices a function of this platform."""
-    if isinstance(prices, PriceSheet):
-        raise TypeError(f"prices is a single sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
+    check_sheets(prices)
     if math.isfinite(budget.cost) and not prices:
         raise ValueError(f"budget.cost={budget.cost} needs prices: pass prices=[sheet]")
-    for name, times in Counter(sheet.name for sheet in prices).items():
-        if times > 1:
-            raise ValueError(
-                f"prices: {times} sheets have the name {name!r}, and their costs would share a column; rename them"
-            )
     deployed = platform.functions.keys()
     for sheet in prices:
         unknown, unpriced = sorted(sheet.named - deployed), sorted(deployed - sheet.named)

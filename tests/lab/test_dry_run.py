@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from stellaris import PPO, staleness_aware
-from stellaris.lab import dry_run, sweep, throughput, throughputs
+from stellaris.lab import dry_run, recorded, sweep, throughput, throughputs
 from stellaris.lab.plan import plan_of
-from stellaris.runtime import Faults, FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform
+from stellaris.runtime import Faults, FunctionSpec, Machine, PriceSheet, Rate, SimulatedPlatform, Trace
 from stellaris.runtime.delays import Constant, LogNormal, Measured
 from stellaris.scheduling import Maximum
 from stellaris.systems import Budget, CentralInference, Stellaris, Synchronous, train
 from tests.lab.equality import configure
 
 OWN = configure(Synchronous(), seed=0)
+SHEET = PriceSheet("demo", {"actor": Rate(per_second=1.0)})
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,8 @@ OWN = configure(Synchronous(), seed=0)
         ({"functions": {"actor": FunctionSpec(Constant(1.0))}}, "function 'learner' is not deployed"),
         ({"functions": dict.fromkeys(("actor", "learner"), FunctionSpec(Measured()))}, "'actor' is Measured"),
         ({"seed": -1}, "seed=-1"),
+        ({"prices": SHEET}, "prices is a single sheet, 'demo'"),
+        ({"prices": [SHEET, SHEET]}, "prices: 2 sheets have the name 'demo'"),
     ],
 )
 def test_errors(changes, message):
@@ -37,6 +40,15 @@ def test_errors(changes, message):
     platform = SimulatedPlatform(arguments.pop("functions", OWN.functions))
     with pytest.raises((LookupError, TypeError, ValueError), match=message):
         dry_run(**arguments, platform=platform)
+
+
+@pytest.mark.parametrize("prices", [SHEET, [SHEET, SHEET]])
+def test_price_sheets_have_different_names(prices):
+    """One cost would overwrite another. The arguments are checked before anything else is read."""
+    with pytest.raises((TypeError, ValueError), match="prices"):
+        throughput(OWN.system, OWN.workload, platform=OWN.platform(), budget=Budget(steps=96), prices=prices)
+    with pytest.raises((TypeError, ValueError), match="prices"):
+        recorded(Trace(), prices=prices)
 
 
 @pytest.mark.slow
@@ -81,6 +93,12 @@ def test_a_throughput_is_that_of_a_run():
     assert dry.staleness == pytest.approx(run.trace.select("staleness").value.mean())
     assert dry.data_lag == pytest.approx(run.trace.select("age:mean").value.mean())
     assert dry.cost["use"] * 8 == pytest.approx(run.bill["use"].total)
+
+
+def test_a_run_without_time_has_no_throughput():
+    platform = SimulatedPlatform(dict.fromkeys(("actor", "learner"), FunctionSpec(Constant(0.0))))
+    with pytest.raises(ValueError, match=r"the run took 0 s of the platform's clock.* a compute time"):
+        throughput(OWN.system, OWN.workload, platform=platform, budget=Budget(steps=96))
 
 
 def at(seconds):

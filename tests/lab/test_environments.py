@@ -37,6 +37,9 @@ def test_a_time_limit_truncates():
     second = CartPole(time_limit=2).step(first.state, 1, jax.random.key(0))
     assert [bool(step.truncated) for step in (first, second)] == [False, True]
     assert not second.terminated
+    for limit, error in ((0, ValueError), (2.5, TypeError)):
+        with pytest.raises(error, match=f"time_limit={limit} is"):
+            CartPole(time_limit=limit)
 
 
 def test_a_slot_is_reset_by_the_step_after_the_end():

@@ -103,6 +103,28 @@ def test_a_file_of_another_kind_is_refused(tmp_path, content):
         Schedule.load(tmp_path / "schedule.npz")
 
 
+def test_a_damaged_file_is_refused(tmp_path):
+    """Whichever byte is wrong. A byte that changes nothing, such as one of a date, does no harm."""
+    path = tmp_path / "schedule.npz"
+    SCHEDULE.save(path)
+    whole = path.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 20):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x16]) + whole[at + 1 :])
+        read = _read(path)
+        assert read == SCHEDULE or f"{path} is not a schedule" in read
+        refused += read != SCHEDULE
+    assert refused > 0.6 * len(whole) / 20
+
+
+def _read(path):
+    """The schedule in a file, or the error's message."""
+    try:
+        return Schedule.load(path)
+    except ValueError as error:
+        return str(error)
+
+
 def test_a_file_of_other_arrays_is_refused(tmp_path):
     """One array, and a schedule whose columns have another type."""
     one, wrong = tmp_path / "one.npy", tmp_path / "wrong.npz"

@@ -10,6 +10,7 @@ import pytest
 from stellaris import IMPALA, PPO, ActorCritic, softsync, staleness_aware
 from stellaris.lab import CartPole, Constant, imposed, mean_return, sweep
 from stellaris.lab.program import Program
+from stellaris.lab.runs import runs_of
 from stellaris.systems import Workload
 
 WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
@@ -52,6 +53,27 @@ def test_settings_that_vary_together_are_one_axis(result):
     assert dict(together.sizes) == {"case": 2, "seed": 2, "update": 6}
     for label, case in cases.items():
         np.testing.assert_allclose(together.kl.sel(case=label), result.kl.sel(case), rtol=1e-3, atol=1e-5)
+
+
+def test_each_label_may_set_its_arguments_in_another_order():
+    """The values alone, 1 and 2, are the same of both labels."""
+    cases = {"a": {"lag": 1, "updates": 2}, "b": {"updates": 1, "lag": 2}}
+
+    def made(lag, updates):
+        return imposed(updates, actors=2, data=Constant(lag))
+
+    runs, _ = runs_of(WORKLOAD, CONFIG, made, {"case": cases}, 1, None, 1.0)
+    assert [run.schedule for run in runs] == [made(lag=1, updates=2), made(lag=2, updates=1)]
+
+
+def test_settings_are_checked_together():
+    """The KL target needs a weight above 0, which is 0 by default."""
+    target, weights = {"algorithm.kl_target": [0.01]}, [0.2, 0.0]
+    both = target | {"algorithm.kl_coefficient": weights}
+    with pytest.raises(ValueError, match=r"kl_target=0\.01 with kl_coefficient=0"):
+        runs_of(WORKLOAD, PPO(kl_coefficient=0.2), schedule(0), both, 1, None, 1.0)
+    runs, _ = runs_of(WORKLOAD, PPO(), schedule(0), target | {"algorithm.kl_coefficient": weights[:1]}, 1, None, 1.0)
+    assert [run.numbers for run in runs] == [{"algorithm.kl_target": 0.01, "algorithm.kl_coefficient": 0.2}]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +168,8 @@ def test_equal_values_of_two_types_are_two_values():
         ({"kl": [3, 4]}, ValueError, "the axis 'kl' has the name of"),
         ({"cost_demo": [3, 4]}, ValueError, "the axis 'cost_demo' has the name of"),
         ({"lag": [[1], [2]]}, TypeError, r"the axis 'lag' has the value \[1\], which cannot be hashed"),
+        ({"lag": [([1],)]}, TypeError, r"the axis 'lag' has the value \(\[1\],\), which cannot be hashed"),
+        ({"case": {"a": {"lag": [1]}}}, TypeError, r"the axis 'case' has the value \[1\], which cannot be hashed"),
     ],
 )
 def test_axes_that_are_refused_before_the_first_run(axes, error, message):
@@ -276,6 +300,11 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     assert [progress.done for progress in seen] == [0, 2, 4]
     again, _ = run()
     assert resumed.equals(again)
+    for kept, size in zip(sorted(tmp_path.glob("block-*.npz")), (0, 1000), strict=True):
+        kept.write_bytes(kept.read_bytes()[:size])  # as a crash of the machine leaves a file
+    repaired, seen = run()
+    assert [progress.nbytes > 0 for progress in seen] == [True, True, False]
+    assert resumed.equals(repaired)
 
 
 @pytest.mark.slow
@@ -337,7 +366,10 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
         ({"axes": {"rho": [1.0, math.nan]}, **QUEUED}, "rho=nan is below 1"),
         ({"axes": {"aggregator.smoothness": [3.0, -3.0]}, **QUEUED}, "smoothness=-3.0 is not positive"),
         ({"axes": {"aggregator.group_size": [1, 0]}, **QUEUED}, "group_size=0 is not a positive whole number"),
+        ({"axes": {"algorithm.optimizer": [1.0]}}, r"algorithm\.optimizer is not a setting: PPO\(.* has no field"),
         ({"axes": {"lag": []}}, "lag has no values"),
+        ({"axes": {"case": {"a": 2.0}}}, r"case\['a'\] is 2\.0: pass its settings by name, \{'rho': 2\.0\}"),
+        ({"algorithm": {}}, "algorithm has no values"),
         ({"axes": {"rho": 2.0}}, r"the axis 'rho' is 2\.0: pass its values as a list, \[2\.0\]"),
         ({"axes": {"mode": "fast"}}, r"the axis 'mode' is 'fast': pass its values as a list, \['fast'\]"),
         ({"axes": {"aggregator.smoothness": [1.0]}}, r"aggregator\.smoothness is not .*: the sweep has no aggregator"),
@@ -355,6 +387,10 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
             {**QUEUED, "schedule": imposed(2, actors=2, gradients=Constant(0))},
             r"the schedule computes 1 gradients per batch: PPO\(.* has \d+, and the others would never be",
         ),
+        (
+            {**QUEUED, "schedule": dataclasses.replace(QUEUED["schedule"], update_batch=np.int32([-1, 0, -1, -1]))},
+            "update 1 of the schedule learns from a whole batch, and update 0 applies queued gradients",
+        ),
         ({"schedule": imposed(2, actors=3)}, "actors=2 of the workload: the schedule was made for 3"),
         ({"workload": Workload(CartPole(), actors=2, fragment=16, refresh=4)}, "refresh=4 makes 4 pieces"),
         (
@@ -363,6 +399,7 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
         ),
         ({"seeds": [-1]}, "seed=-1"),
         ({"seeds": 0}, "seeds has no values"),
+        ({"seeds": 2.0}, r"seeds=2\.0 is neither a number of seeds nor a list of them"),
         ({"algorithm": "ppo"}, "algorithm='ppo' is not an Algorithm"),
         ({"schedule": lambda: 3}, "schedule returned 3"),
     ],

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris.replay import check, datasets, init, insert
+from stellaris.replay import check, datasets, init, insert, sharded
 
 LENGTHS = (4, 1, 11)
 #: Columns of one number a step.
@@ -348,6 +348,13 @@ def test_a_table_that_a_file_does_not_fit_into(tmp_path, column, message):
     path, (name, *kind) = write_d4rl(tmp_path / "a.hdf5"), column
     with pytest.raises(ValueError, match=re.escape(f"a.hdf5: {message}")):
         datasets.insert(init(SPEC | {name: jax.ShapeDtypeStruct(*kind)}, capacity=4, length=3), path)
+
+
+def test_a_sharded_table_is_refused(tmp_path):
+    """By name: its columns have one axis more, so that no dataset would seem to fit."""
+    table = sharded.init(SPEC, capacity=4, length=12, over=sharded.Shards(jax.make_mesh((1,), ("data",))))
+    with pytest.raises(ValueError, match=r"table is sharded: pass .* to `replay\.sharded\.insert`"):
+        datasets.insert(table, write_d4rl(tmp_path / "a.hdf5"))
 
 
 def test_no_file_and_no_hdf5(tmp_path):

@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from stellaris import polynomial_weight
-from stellaris.replay import Window, check, gather, init, insert, random_steps, reweigh, select, update_weights, write
+from stellaris.replay import (
+    Window,
+    check,
+    gather,
+    init,
+    insert,
+    random_steps,
+    reweigh,
+    select,
+    sharded,
+    update_weights,
+    write,
+)
 from stellaris.replay import table as module
 from stellaris.replay.selection import _select
 from stellaris.replay.windows import _gather
@@ -339,6 +351,23 @@ def test_a_sharded_table_is_refused():
         lambda: gather(table, drawn, {"x": Window("reward", 1)}),
     ):
         with pytest.raises(ValueError, match=re.escape("table has arrays of shape (1, 5): for a sharded table call")):
+            call()
+
+
+def test_one_table_is_refused_as_a_sharded_one():
+    over, rows = sharded.Shards(jax.make_mesh((1,), ("data",))), {"reward": jnp.ones((1, CAPACITY, LENGTH))}
+    table = filled()
+    drawn = select(table, jax.random.key(0), 2)
+    for call in (
+        lambda: sharded.insert(table, rows, over=over),
+        lambda: sharded.write(table, jnp.array([0]), rows, over=over),
+        lambda: sharded.update_weights(table, jnp.array([0]), jnp.ones(1), over=over),
+        lambda: sharded.reweigh(table, jnp.ones(CAPACITY), over=over),
+        lambda: sharded.select(table, jax.random.key(0), 2, over=over),
+        lambda: sharded.random_steps(table, drawn, jax.random.key(0), over=over),
+        lambda: sharded.gather(table, drawn, {"x": Window("reward", 1)}, over=over),
+    ):
+        with pytest.raises(ValueError, match=re.escape("table has arrays of shape (5,): expected [shards, capacity]")):
             call()
 
 

@@ -1,6 +1,7 @@
 """Prices: rates for the use of functions, reserved machines, and sheets of both."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
@@ -142,3 +143,19 @@ class PriceSheet:
     def named(self) -> frozenset[str]:
         """The names of the functions that have a rate or run on one of the machines."""
         return frozenset(self.functions).union(*(machine.runs for machine in self.machines.values()))
+
+
+def check_sheets(prices: Sequence[PriceSheet]) -> None:
+    """Checks that price sheets have different names, by which costs are kept.
+
+    Raises:
+      TypeError: if `prices` is a single sheet.
+      ValueError: if two sheets have the same name.
+    """
+    if isinstance(prices, PriceSheet):
+        raise TypeError(f"prices is a single sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
+    for name, times in Counter(sheet.name for sheet in prices).items():
+        if times > 1:
+            raise ValueError(
+                f"prices: {times} sheets have the name {name!r}, and their costs would share a column; rename them"
+            )
