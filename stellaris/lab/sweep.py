@@ -180,8 +180,10 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     """Returns a name for the results of a block, which changes if the settings or the code change."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
+    wide = bool(jax.config.jax_enable_x64)
     # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
-    return digest([workload, static.policy, static.algorithm, static.aggregator, rho, runs, static.code(), _library()])
+    parts = [workload, static.policy, static.algorithm, static.aggregator, rho, runs, wide, static.code(), _library()]
+    return digest(parts)
 
 
 def _kept(path: Path) -> dict[str, NDArray] | None:

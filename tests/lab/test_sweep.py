@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -352,6 +353,14 @@ def test_results_of_another_policy_are_not_read(tmp_path, monkeypatch):
     for policy, blocks in ((narrow, 1), (narrow, 1), (wide, 2), (unscaled, 3)):
         monkeypatch.setattr(policy, "__qualname__", "policy")
         sweep(dataclasses.replace(WORKLOAD, policy=policy), CONFIG, schedule(0), directory=tmp_path)
+        assert len(list(tmp_path.glob("block-*.npz"))) == blocks
+
+
+@pytest.mark.slow
+def test_results_with_another_precision_are_not_read(tmp_path):
+    for x64, blocks in ((False, 1), (False, 1), (True, 2)):
+        with jax.enable_x64(x64):
+            sweep(WORKLOAD, CONFIG, schedule(0), directory=tmp_path)
         assert len(list(tmp_path.glob("block-*.npz"))) == blocks
 
 
