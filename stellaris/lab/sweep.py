@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from stellaris._core import checks
@@ -180,7 +181,7 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     """Returns a name for the results of a block, which changes if the settings or the code change."""
     runs = [(run.seed, dict(run.numbers), run.schedule.digest) for run in members]
     static = members[0].static
-    wide = bool(jax.config.jax_enable_x64)
+    wide = jnp.result_type(float) == jnp.float64  # as `jax_enable_x64` says
     # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
     parts = [workload, static.policy, static.algorithm, static.aggregator, rho, runs, wide, static.code(), _library()]
     return digest(parts)
