@@ -385,11 +385,18 @@ def test_qbert():
         for row in rows(RESULTS / "qbert" / "curves.csv")
         if (row["system"], float(row["steps"])) == ("synchronous", 8192)
     ]
+    worst = min(groups["stellaris"], key=lambda run: float(run["final_return"]))["seed"]
+    returns = [
+        float(row["episode_return"] or "nan")
+        for row in rows(RESULTS / "qbert" / "curves.csv")
+        if (row["system"], row["seed"]) == ("stellaris", worst)
+    ]
     assert not missing(
         STELLARIS,
         f"reaches {first[2]}, {first[1]} and {first[0]} for seeds 2, 1 and 0 after 200,000 steps",
         f"that of the episodes of the first 8,192 steps is {begun[2]}, {begun[1]} and {begun[0]}.",
         f"reaches {low}, {between} and {high}, for {costs[1]} USD by use against the synchronous system's {costs[0]},",
+        f"the run that ends at {low} had {np.nanmax(returns):.2f} at its best.",
     )
 
 
