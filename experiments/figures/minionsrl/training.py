@@ -1,9 +1,10 @@
 """Compares MinionsRL's schedulers with fixed numbers of actors and with the paper's baselines, on both learners."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from rich.console import Console
@@ -107,33 +108,69 @@ SIZES = {
 }
 
 
+class Run(NamedTuple):
+    """What a run needed to reach its target."""
+
+    reached: bool  #: whether it reached the target within its budget.
+    actors: float | None  #: the mean number of actors in a round; None for a system without rounds.
+    spent: Sequence[float]  #: the seconds, the cost by Eq. 2, and that under Azure's bill, to the end of the run.
+
+
+_SPENT = ("s", "USD", "USD, Azure")
+#: The headings of the study's table.
+HEADINGS = (
+    *("environment", "testbed", "actors", "reached", "mean actors"),
+    *(*_SPENT, *(f"{one} / all" for one in _SPENT)),
+    *("paper's s", "paper's USD"),
+)
+
+
+def to_target(runs: Mapping[tuple[str, str, str], Mapping[int, Run]]) -> Sequence[Sequence[str]]:
+    """Returns the rows of the study's table from runs by seed, by environment, testbed and schedule.
+
+    Times, costs and their ratios to all actors on the same seed leave out runs that miss the target.
+    """
+    rows = []
+    for (environment, testbed, name), of in runs.items():
+        everyone = runs.get((environment, testbed, str(ALL)), {})
+        rows.append((environment, testbed, name, *_columns(of, everyone), *_papers(environment, name)))
+    return rows
+
+
+def _columns(of: Mapping[int, Run], everyone: Mapping[int, Run]) -> Sequence[str]:
+    """Returns the cells of a row, between its names and the paper's numbers."""
+    there = {seed: run for seed, run in of.items() if run.reached}
+    pairs = [(run, everyone[seed]) for seed, run in there.items() if seed in everyone and everyone[seed].reached]
+    spent = zip(*(run.spent for run in there.values()), strict=True)
+    ratios = zip(*(_ratios(run.spent, other.spent) for run, other in pairs), strict=True)
+    actors = [run.actors for run in of.values() if run.actors is not None]
+    return (
+        f"{len(there)} of {len(of)}",
+        f"{sum(actors) / len(actors):.1f}" if actors else "",
+        *_estimates(spent),
+        *_estimates(ratios),
+    )
+
+
+def _ratios(one: Sequence[float], other: Sequence[float]) -> Sequence[float]:
+    return [x / y for x, y in zip(one, other, strict=True)]
+
+
+def _estimates(columns: Iterable[Sequence[float]]) -> Sequence[str]:
+    return [str(estimate(column)) for column in columns] or [""] * len(_SPENT)
+
+
 def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     """Draws each testbed's returns, decisions, times and costs; shows times and costs also relative to all actors."""
     console.width = max(console.width, 220)
-    rows = []
+    runs: dict[tuple[str, str, str], Mapping[int, Run]] = {}
     drawn: dict[str, Mapping[str, Mapping[str, Sequence[Finished]]]] = {}
     for environment, groups in study.by_environment(results).items():
         drawn[environment] = study.by_factors(groups, "testbed", "schedule")
         for testbed, own in drawn[environment].items():
-            everyone = {one.cell.seed: one for one in own.get(str(ALL), ())}
-            rows += [
-                (environment, testbed, name, *_columns(of, everyone), *papers(environment, name))
-                for name, of in own.items()
-            ]
+            runs |= {(environment, testbed, name): {one.cell.seed: _run(one) for one in of} for name, of in own.items()}
             _draw_runs(own, out, environment, testbed)
-    spent = ("s", "USD", "USD, Azure")
-    headings = (
-        "environment",
-        "testbed",
-        "actors",
-        "reached",
-        "mean actors",
-        *spent,
-        *(f"{one} / all" for one in spent),
-        "paper's s",
-        "paper's USD",
-    )
-    tidy.show("to the target", headings, rows, out, console)
+    tidy.show("to the target", HEADINGS, to_target(runs), out, console)
     for environment, testbeds in drawn.items():
         with plots.figure(
             out / f"numbers_{environment}", environment, columns=len(testbeds), suffixes=(".png", ".pdf")
@@ -142,23 +179,10 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
                 _draw(own, axes, minionsrl.label(testbed))
 
 
-def _columns(of: Sequence[Finished], everyone: Mapping[int, Finished]) -> Sequence[str]:
-    """Returns the cells of a row. Times and ratios leave out runs that miss the target."""
-    there = [one for one in of if reached(one)]
-    pairs = [(one, other) for one in there if (other := everyone.get(one.cell.seed)) is not None and reached(other)]
-    actors = [[row["actors"] for row in one.history if "actors" in row] for one in of]
-    spent = [[one.history[-1][column] for one in there] for column in SPENT]
-    ratios = [[one.history[-1][column] / other.history[-1][column] for one, other in pairs] for column in SPENT]
-    mean = f"{sum(sum(one) / len(one) for one in actors) / len(actors):.1f}" if all(actors) else ""
-    return (
-        f"{len(there)} of {len(of)}",
-        mean,
-        *(str(estimate(column)) if column else "" for column in (*spent, *ratios)),
-    )
-
-
-#: Columns of a history: the seconds, the cost by Eq. 2, and that under Azure's bill.
-SPENT = ("seconds", "cost_pay_per_use", "cost_azure")
+def _run(one: Finished) -> Run:
+    actors = [row["actors"] for row in one.history if "actors" in row]
+    spent = [one.history[-1][column] for column in ("seconds", "cost_pay_per_use", "cost_azure")]
+    return Run(reached(one), sum(actors) / len(actors) if actors else None, spent)
 
 
 def reached(one: Finished) -> bool:
@@ -169,7 +193,7 @@ def reached(one: Finished) -> bool:
     return bool((by_window or by_evaluation) and last["cost_pay_per_use"] <= limits.cost)
 
 
-def papers(environment: str, name: str) -> Sequence[str]:
+def _papers(environment: str, name: str) -> Sequence[str]:
     """Returns the time and the cost in the paper's Table 2, mean ± deviation of five runs, or "" if missing."""
     row = papers_table().get((environment.split("-")[0], papers_name(name)))
     if row is None:
@@ -214,10 +238,10 @@ def _curves(name: str, of: Sequence[Finished]) -> plots.Curves:
 def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:
     """Draws the median cost of each scheduler over its median time; schedules have labels, others are in the legend."""
     for name, of in own.items():
-        there = [one for one in of if reached(one)]
+        there = [run for run in map(_run, of) if run.reached]
         if not there:
             continue
-        x, y = (estimate([one.history[-1][column] for one in there]) for column in SPENT[:2])
+        x, y = (estimate([run.spent[i] for run in there]) for i in range(2))
         # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
         label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
         marker, colour = _style(name)

@@ -1,14 +1,14 @@
 """The tables of results on MinionsRL."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from experiments.figures.minionsrl import training
 from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
 from experiments.tasks import minionsrl
-from experiments.toolkit.statistics import Estimate, estimate
+from experiments.toolkit.statistics import Estimate
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
@@ -110,54 +110,25 @@ def rows_of(place: str) -> Sequence[Mapping[str, str]]:
 
 def pooled(*places: str) -> Sequence[Mapping[str, str]]:
     """Returns the rows of the table of all runs of several places, as `minionsrl-training` writes them."""
-    runs: dict[tuple[str, str, str], dict[str, Mapping[str, str]]] = {}
+    runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
     for row in (row for place in places for row in rows(f"{place}/runs.csv")):
-        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[row["seed"]] = row
-    return [
-        {
-            "environment": environment,
-            "testbed": testbed,
-            "actors": schedule,
-            "reached": f"{sum(map(_reached, of.values()))} of {len(of)}",
-            "mean actors": _mean_actors(environment, testbed, schedule, of.values()),
-            **_spent(of, runs.get((environment, testbed, str(training.ALL)), {})),
-            **dict(zip(("paper's s", "paper's USD"), training.papers(environment, schedule), strict=True)),
-        }
-        for (environment, testbed, schedule), of in runs.items()
-    ]
+        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = _run(row)
+    return [dict(zip(training.HEADINGS, row, strict=True)) for row in training.to_target(runs)]
 
 
-def _reached(run: Mapping[str, str]) -> bool:
-    """Whether a run has reached its target within its budget; only learned schedulers have one."""
-    budget = math.inf
-    if run["schedule"].startswith(training.LEARNED):
-        budget = minionsrl.BUDGETS[run["environment"], run["testbed"]]
-    return run["seconds_to_target"] != "" and float(run["cost_pay_per_use"]) <= budget
-
-
-def _mean_actors(environment: str, testbed: str, schedule: str, runs: Collection[Mapping[str, str]]) -> str:
-    """Returns the mean number of actors in a round, or "" for systems without rounds."""
-    if schedule in (minionsrl.AZURE, minionsrl.IMPACT):
-        return ""
+def _run(row: Mapping[str, str]) -> training.Run:
+    """Returns a run from its row in `runs.csv`."""
+    environment, testbed, schedule = row["environment"], row["testbed"], row["schedule"]
+    # Only learned schedulers have a budget. A run may reach the target in the round that exceeds it.
+    learned = schedule.startswith(training.LEARNED)
+    budget = minionsrl.BUDGETS[environment, testbed] if learned else math.inf
+    reached = row["seconds_to_target"] != "" and float(row["cost_pay_per_use"]) <= budget
     fragment = minionsrl.testbeds_of(environment)[testbed].workload.fragment
-    means = [float(run["steps"]) / fragment / float(run["versions"]) for run in runs]
-    return f"{sum(means) / len(means):.1f}"
-
-
-#: Columns of `runs.csv` by their headings in the table.
-_SPENT = {"s": "virtual_seconds", "USD": "cost_pay_per_use", "USD, Azure": "cost_azure"}
-
-
-def _spent(own: Mapping[str, Mapping[str, str]], everyone: Mapping[str, Mapping[str, str]]) -> Mapping[str, str]:
-    """Returns what runs, by their seeds, spent to the target, also relative to all actors with the same seed."""
-    there = {seed: run for seed, run in own.items() if _reached(run)}
-    pairs = [(run, everyone[seed]) for seed, run in there.items() if seed in everyone and _reached(everyone[seed])]
-    values = {heading: [float(run[column]) for run in there.values()] for heading, column in _SPENT.items()}
-    values |= {
-        f"{heading} / all": [float(run[column]) / float(other[column]) for run, other in pairs]
-        for heading, column in _SPENT.items()
-    }
-    return {heading: str(estimate(of)) if of else "" for heading, of in values.items()}
+    in_rounds = schedule not in (minionsrl.AZURE, minionsrl.IMPACT)
+    actors = float(row["steps"]) / fragment / float(row["versions"]) if in_rounds else None
+    return training.Run(
+        reached, actors, [float(row[name]) for name in ("virtual_seconds", "cost_pay_per_use", "cost_azure")]
+    )
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:

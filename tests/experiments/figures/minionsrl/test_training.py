@@ -1,7 +1,7 @@
 """MinionsRL's comparison on the event loop: its variants, and what its report makes of runs, which are made up here."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,14 +101,20 @@ def test_ratios_are_of_pairs_of_seeds() -> None:
         finished(Schedule(8, 8, 0), seed=0, **FAILED),
         finished(Schedule(8, 8, 0), seed=2, seconds=50.0, cost_pay_per_use=5.0),
     ]
-    everyone = {one.cell.seed: one for one in all_}
     # Medians and ranges, as there are few seeds.
-    assert training._columns(own, everyone) == (
-        *("3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "2", "1.5", "0.75", "1"),
-    )
-    assert training._columns(own[:1], everyone) == ("1 of 1", "4.0", "70", "7", "2", "", "", "")
-    assert training._columns(own[2:3], everyone) == ("0 of 1", "4.0", *[""] * 6)
-    assert training._columns(all_, everyone)[-3:] == ("1", "1", "1")
+    assert columns(own, all_) == ["3 of 4", "4.0", "50 (30 to 70)", "5 (3 to 7)", "2", "1.5", "0.75", "1"]
+    assert columns(own[:1], all_) == ["1 of 1", "4.0", "70", "7", "2", "", "", ""]
+    assert columns(own[2:3], all_) == ["0 of 1", "4.0", *[""] * 6]
+    assert columns(all_, all_)[-3:] == ["1", "1", "1"]
+
+
+def columns(of: Sequence[Finished], everyone: Sequence[Finished]) -> list[str]:
+    """The study's columns of runs beside those of all actors."""
+    runs = {
+        ("CartPole-v1", "tuned", name): {one.cell.seed: training._run(one) for one in some}
+        for name, some in ((str(training.ALL), everyone), ("shown", of))
+    }
+    return [*training.to_target(runs)[-1][3:-2]]
 
 
 def test_each_testbed_has_its_own_baseline(tmp_path: Path) -> None:
