@@ -189,7 +189,8 @@ class PPO:
           The scalar loss, and the metrics `policy_loss`, `value_loss`, `entropy`, `kl` (to the behaviour policy, by
           `approximate_kl`), `clip_fraction`, `truncation_fraction`, and `version_mean` and `version_oldest`, the mean
           and the smallest version that chose an action. With `version` also `data_lag_mean` and `data_lag_max`, which
-          are `version` minus `version_mean` and minus `version_oldest`, and `by_lag`, a `LagReport`.
+          are `version` minus `version_mean` and minus `version_oldest`, and `by_lag`, a `LagReport`. Without a valid
+          sample both versions are `version`.
 
         Raises:
           TypeError: if `batch` is a trajectory, or `peers` not a tuple.
