@@ -18,6 +18,9 @@ cluster-demo: .venv/installed  ## CartPole learned twice on a Ray cluster of two
 test test-all test-browser test-oldest: export JAX_COMPILATION_CACHE_DIR ?= $(CURDIR)/.pytest_cache/jax
 test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS = 0
 test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES = 0
+# A program of a quick test runs once or twice, so optimising it takes longer than it saves. CI runs test-all, with the
+# optimisations that users have.
+test: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
 test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
