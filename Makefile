@@ -21,7 +21,7 @@ test test-all test-browser test-oldest: export JAX_PERSISTENT_CACHE_MIN_ENTRY_SI
 # A program of a quick test runs once or twice, so optimising it takes longer than it saves. CI runs test-all, with the
 # optimisations that users have.
 test: export JAX_DISABLE_MOST_OPTIMIZATIONS = 1
-test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (6 minutes)
+test: .venv/installed lint  ## formatter, linter, type checker, then the tests that catch most mistakes (4 to 8 minutes)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test-all: .venv/installed lint  ## the same with every test and doctest, which is what CI runs (45 minutes)
