@@ -1,5 +1,6 @@
 """Fixtures that tests of several modules share."""
 
+import contextlib
 import gc
 from collections.abc import Iterator
 
@@ -36,8 +37,21 @@ def unchecked() -> Iterator[None]:
 @pytest.fixture
 def compiled_in_haste() -> Iterator[None]:
     """Programs are hardly optimised: for tests in which compiling takes longer than running, to the same numbers."""
+    with _compiling(hastily=True):
+        yield
+
+
+@pytest.fixture
+def optimised() -> Iterator[None]:
+    """Programs are optimised, whatever the Makefile says: for tests in which running takes longer than compiling."""
+    with _compiling(hastily=False):
+        yield
+
+
+@contextlib.contextmanager
+def _compiling(*, hastily: bool) -> Iterator[None]:
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
+    jax.config.update("jax_disable_most_optimizations", hastily)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
 

@@ -298,7 +298,8 @@ def test_two_devices():
     """All tests in `two_devices.py`, in a process of their own, because JAX counts devices once."""
     here = Path(__file__).parent
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    flags = f"--xla_force_host_platform_device_count=2 {os.environ.get('XLA_FLAGS', '')}"
+    devices = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parents[1])
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -25,7 +25,7 @@ from stellaris.scheduling import Fixed, Learned, Stepped
 from stellaris.systems import Workload
 from tests.experiments import csv_rows
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("optimised")]
 
 #: Actors of MinionsRL's, at most.
 MOST = 4

@@ -55,6 +55,7 @@ def alike(cell):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_run_makes_an_update(name, monkeypatch):
     small, workload = ActorCritic(hidden=(8,)), presets.workload

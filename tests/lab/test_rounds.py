@@ -66,7 +66,7 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
         seed=8,
     ),
     "cost ends it": lambda: configure(
-        Fixed(4), budget=Budget(steps=10**5, cost=12.0), functions=LIMITED, prewarm=True, seed=6
+        Fixed(4), budget=Budget(steps=10**5, cost=2.0), functions=LIMITED, prewarm=True, seed=6
     ),
 }
 

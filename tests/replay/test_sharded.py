@@ -16,7 +16,8 @@ FOLDER = Path(__file__).parent
 
 def environment(devices):
     """This process's, with so many virtual devices on the CPU."""
-    return os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    flags = f"--xla_force_host_platform_device_count={devices} {os.environ.get('XLA_FLAGS', '')}"
+    return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
 def test_eight_devices():

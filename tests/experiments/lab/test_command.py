@@ -44,7 +44,8 @@ def test_a_second_sweep_compiles_nothing_new(tmp_path):
             env=environment,
             check=True,
         )
-        kept.append({path.name for path in (tmp_path / "compiled").glob("*-cache")})
+        # Small programs are kept only if compiling them took 0.1 s, which varies.
+        kept.append({path.name for path in (tmp_path / "compiled").glob("jit__run_block-*-cache")})
     assert kept[0]
     assert kept[0] == kept[1]
 
