@@ -29,6 +29,7 @@ class Gymnax:
 
     Raises:
       ModuleNotFoundError: if gymnax is not installed; the error names the extra that installs it.
+      TypeError: if the parameters cannot be hashed, such as a dictionary.
       ValueError: if gymnax has no such environment, or the environment has no such parameter.
 
     Example:
@@ -41,6 +42,13 @@ class Gymnax:
     parameters: tuple[tuple[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
+        try:
+            hash(self.parameters)
+        except TypeError as error:
+            raise TypeError(
+                f"parameters={self.parameters!r} must be a tuple of pairs, such as "
+                f'(("max_steps_in_episode", 200),), whose values can be hashed: {error}'
+            ) from None
         _made(self.name, self.parameters)
 
     @functools.cached_property

@@ -75,3 +75,5 @@ def test_errors():
         Gymnax("Maze-v9")
     with pytest.raises(ValueError, match="speed"):
         Gymnax("Acrobot-v1", (("speed", 2),))
+    with pytest.raises(TypeError, match=r"parameters=\{'max_steps_in_episode': 200\} must be a tuple of pairs"):
+        Gymnax("Acrobot-v1", {"max_steps_in_episode": 200})
