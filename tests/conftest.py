@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import os
 from collections.abc import Iterator
 
 import jax
@@ -12,6 +13,8 @@ import pytest
 # twentieth of the tests' time. Tests that are about memory collect by themselves.
 gc.freeze()
 gc.set_threshold(100_000, 20, 10)
+# Otherwise Ray's workers have a niceness of 15, and starve while other tests compile on all cores.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 @pytest.fixture(autouse=True, scope="module")
