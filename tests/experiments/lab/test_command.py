@@ -33,8 +33,8 @@ def test_it_writes_a_table_and_a_picture(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_second_sweep_compiles_nothing_new(tmp_path):
-    """In another process, with other rates."""
+def test_a_second_process_reads_the_program_of_a_sweep(tmp_path):
+    """It sweeps other rates."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     options = (*SMALL, "--out", str(tmp_path), "--set", "lag=0", "algorithm.epochs=1")
     kept = []
