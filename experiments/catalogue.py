@@ -174,6 +174,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "70"},
         kind="figure",
     ),
+    "lab-newest": Entry(
+        "figures.lab.newest",
+        "the newest policy's return against the lag of the data",
+        {"smoke": "1", "small": "60"},
+        kind="figure",
+    ),
     "lab-corrections": Entry(
         "figures.lab.corrections",
         "every correction at every imposed lag, in the lab",

@@ -16,6 +16,7 @@ from stellaris.acting.policies import Policy
 from stellaris.lab.plan import Plan, plan_of
 from stellaris.lab.program import Keys, Outcome, Program
 from stellaris.lab.runs import Run, Static
+from stellaris.systems.progress import evaluation_seed
 from stellaris.systems.session import Keys as SessionKeys
 from stellaris.types import NDArray, Tree
 
@@ -38,7 +39,7 @@ class Call:
     def names(self) -> set[str]:
         """The names of the results, which are known before the call."""
         tree = self.program.out_tree
-        return {*_columns(jax.tree.unflatten(tree, [None] * tree.num_leaves))}
+        return {*_columns(jax.tree.unflatten(tree, [0] * tree.num_leaves))}
 
     def __call__(self) -> dict[str, NDArray]:
         columns = _columns(jax.device_get(self.program(*self.arguments)))
@@ -48,6 +49,8 @@ class Call:
 def _columns(outcome: Outcome) -> dict[str, Any]:
     """Returns the results of a block by name."""
     own = {"steps": outcome.steps, "episodes": outcome.episodes, "episode_return": outcome.episode_return}
+    if outcome.evaluation_return is not None:
+        own["evaluation_return"] = outcome.evaluation_return
     return {**own, **outcome.metrics}
 
 
@@ -88,6 +91,7 @@ class Programs:
                 jnp.stack([key.batches for key in keys])[places],
                 jnp.stack([key.noise for key in keys])[places],
                 jnp.asarray([run.seed for run in padded], jnp.int32),
+                np.stack([self._evaluations(run) for run in distinct])[places],
             ),
         }
         mesh = jax.sharding.Mesh(np.array(devices), ("runs",))
@@ -110,6 +114,12 @@ class Programs:
             params = jax.jit(Policy.init, static_argnums=0)(run.static.policy, SessionKeys.of(run.seed).params)
             self._params[key] = jax.device_get(params)
         return self._params[key]
+
+    def _evaluations(self, run: Run) -> NDArray:
+        """The seeds of the evaluations of a run, which are those of `train`."""
+        evaluation, updates = run.static.evaluation, run.schedule.updates
+        numbers = [] if evaluation is None else range(evaluation.every, updates + 1, evaluation.every)
+        return np.array([evaluation_seed(run.seed, number) for number in numbers], np.int32)
 
     def _plan(self, members: Sequence[Run]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the plan columns that are equal in all runs, and the other columns, stacked over the runs."""
@@ -159,6 +169,7 @@ def _run_block(static: Static, rho: float | None, shared: dict[str, Any], stacke
             static.length,
             static.pieces,
             static.sizes,
+            static.evaluation,
         )
         return program.run(Plan(**shared, **own["plan"]), own["params"], own["keys"])[1]
 

@@ -17,9 +17,11 @@ from stellaris.algorithms import Algorithm, gradient, update
 from stellaris.diagnostics import tree_dot
 from stellaris.lab import statistics
 from stellaris.lab.alignment import alignment_of
+from stellaris.lab.evaluation import evaluated
 from stellaris.lab.plan import Plan, Sizes
 from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.schedule import NONE
+from stellaris.systems.workload import Evaluation
 from stellaris.types import Array, Trajectory, Tree
 
 
@@ -30,6 +32,7 @@ class Outcome(NamedTuple):
     episodes: jax.Array  #: int32: number of episodes that ended.
     episode_return: jax.Array  #: mean return of these episodes; NaN if none ended.
     metrics: dict[str, jax.Array]  #: means over the gradients; maxima for names that end in `_max`; of the step.
+    evaluation_return: jax.Array | None  #: of the version that was made; NaN if it was not evaluated; None without any.
 
 
 class Keys(NamedTuple):
@@ -38,6 +41,7 @@ class Keys(NamedTuple):
     batches: jax.Array  #: key of the shuffles; each batch folds its number into this key.
     noise: jax.Array  #: key of the actions' noise; each piece folds its `noise` number into this key.
     seed: jax.Array  #: seed of the environment in slot 0; slot i has `seed + i`.
+    evaluations: Array  #: int32: the seed of each evaluation; `[0]` without evaluations.
 
 
 class Carry(NamedTuple):
@@ -83,6 +87,7 @@ class Program:
       length: number of steps of a piece, as `Schedule` defines it.
       pieces: number of pieces of a fragment.
       sizes: the sizes of the schedule's plan.
+      evaluation: which versions are evaluated, and with how many episodes; None for none.
     """
 
     env: JaxEnvironment
@@ -93,6 +98,7 @@ class Program:
     length: int
     pieces: int
     sizes: Sizes
+    evaluation: Evaluation | None = None
 
     def run(self, plan: Plan, params: Tree, keys: Keys) -> tuple[PolicyVersion, Outcome]:
         """Follows a plan, starting from `params`; returns the last version, and the outcome of every update."""
@@ -177,7 +183,21 @@ class Program:
         row = (number + 1) % self.sizes.versions
         carry = carry._replace(versions=jax.tree.map(lambda ring, x: ring.at[row].set(x), carry.versions, version))
         mean = jnp.where(tally.episodes > 0, tally.returns / jnp.maximum(tally.episodes, 1), jnp.nan)
-        return carry, Outcome(tally.steps, tally.episodes, mean, metrics)
+        return carry, Outcome(tally.steps, tally.episodes, mean, metrics, self._evaluated(keys, version, number + 1))
+
+    def _evaluated(self, keys: Keys, version: PolicyVersion, number: jax.Array) -> jax.Array | None:
+        """Returns the mean return of the evaluation of a version, or NaN if it is not evaluated."""
+        if self.evaluation is None:
+            return None
+        every, episodes = self.evaluation.every, self.evaluation.episodes
+
+        def play() -> jax.Array:
+            seed = jnp.asarray(keys.evaluations)[number // every - 1]
+            return jnp.mean(evaluated(self.env, self.policy, version, episodes=episodes, seed=seed))
+
+        # The number is the same in all vectorised runs, so that versions in between cost nothing.
+        mean: jax.Array = jax.lax.cond(number % every == 0, play, lambda: jnp.float32(jnp.nan))
+        return mean
 
     def _version(self, carry: Carry, number: Any) -> PolicyVersion:
         version: PolicyVersion = jax.tree.map(lambda ring: ring[number % self.sizes.versions], carry.versions)

@@ -20,7 +20,7 @@ from stellaris.lab.plan import Sizes, plan_of
 from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.lab.shapes import shapes_of
-from stellaris.systems.workload import Workload
+from stellaris.systems.workload import Evaluation, Workload
 
 #: Names of the result's dimensions and coordinates, besides the axes.
 _RESERVED = ("algorithm", "seed", "update", "updates", "seconds")
@@ -41,6 +41,7 @@ class Static(NamedTuple):
     length: int  #: number of steps of a piece.
     pieces: int  #: number of pieces of a fragment.
     sizes: Sizes
+    evaluation: Evaluation | None
 
     def code(self) -> str:
         """Returns a digest of the code of these parts: of their classes, and of the functions that the classes use."""
@@ -74,6 +75,7 @@ def runs_of(
     seeds: int | Sequence[int],
     aggregator: Aggregator | None,
     rho: float,
+    evaluation: Evaluation | None = None,
 ) -> tuple[list[Run], dict[str, Sequence[Any]]]:
     """Returns every run of a sweep, and the values along every dimension."""
     environment = as_jax(workload.environment)
@@ -116,6 +118,7 @@ def runs_of(
             own, sizes, structure = made[key]
             fixed, numeric = _settings(chosen, one, aggregator, values_of)
             _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
+            _check_evaluation(evaluation, own)
             static = Static(
                 environment,
                 policy,
@@ -124,6 +127,7 @@ def runs_of(
                 workload.steps_at_once,
                 workload.fragment // workload.steps_at_once,
                 sizes,
+                evaluation,
             )
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
             runs += [Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
@@ -252,6 +256,15 @@ def _check_schedule(
         raise ValueError(
             f"the schedule computes {schedule.gradient_row.max(initial=0) + 1} gradients per batch: {algorithm!r} has "
             f"{gradients}, and the others would never be learned from; pass minibatches={gradients} to imposed"
+        )
+
+
+def _check_evaluation(evaluation: Evaluation | None, schedule: Schedule) -> None:
+    """Checks that a run with this schedule is evaluated at least once, if runs are evaluated."""
+    if evaluation is not None and evaluation.every > schedule.updates:
+        raise ValueError(
+            f"evaluation.every={evaluation.every}: a run of {schedule.updates} updates would not be evaluated; set at "
+            f"most {schedule.updates}"
         )
 
 

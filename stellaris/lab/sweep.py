@@ -23,7 +23,7 @@ from stellaris.lab.blocks import Programs
 from stellaris.lab.runs import Axes, Run, Schedules, check_names, grouped, runs_of
 from stellaris.lab.schedule import arrays_of
 from stellaris.runtime.files import atomic_path
-from stellaris.systems.workload import Workload
+from stellaris.systems.workload import Evaluation, Workload
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     aggregator: Aggregator | None = None,
     rho: float = 1.0,
+    evaluation: Evaluation | None = None,
     block: int | None = None,
     directory: str | os.PathLike[str] | None = None,
     on_progress: Callable[[Progress], None] | None = None,
@@ -73,6 +74,9 @@ def sweep(
         follow from its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global ratio cap over the policies that all learners hold; `math.inf` for no cap.
+      evaluation: evaluates versions of the policy by whole episodes in environments of their own, with the seeds of
+        `train`; `every` counts updates. None for none: `episode_return` is of the policies that sampled, which may be
+        much older than the policies that learned from the samples.
       block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
         exceeds the cache, and 256 on each device of another kind.
       directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
@@ -84,7 +88,8 @@ def sweep(
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
       (mean over the episodes that ended since the previous version), `episodes`, `steps`, the loss's metrics (such as
       `data_lag_mean`, the age of the data), `staleness_mean` and `staleness_max` of the gradients that an aggregator
-      applied, and `step_norm` (the distance between the version and the one before).
+      applied, `step_norm` (the distance between the version and the one before), and with an evaluation the mean
+      `evaluation_return` of the version's evaluation (NaN of versions that were not evaluated).
       The coordinate `updates` is the number of each run's updates, after which its variables are NaN or 0. The
       coordinate `seconds` says when each version was published, if the schedule has a clock, and `cost_NAME` the USD
       spent until then, if the schedule was billed under a price sheet of that name.
@@ -115,7 +120,7 @@ def sweep(
     with needs("lab.sweep"):
         import xarray  # noqa: F401 - so that a missing xarray raises before the runs and not after
     axes = dict(axes or {})
-    runs, dimensions = runs_of(workload, algorithm, schedule, axes, seeds, aggregator, rho)
+    runs, dimensions = runs_of(workload, algorithm, schedule, axes, seeds, aggregator, rho, evaluation)
     block = _default_block() if block is None else block
     checks.whole(at_least=1, block=block)
     folder = None if directory is None else Path(directory)
@@ -148,7 +153,8 @@ def sweep(
             outcomes[run.place] = {name: column[i] for name, column in columns.items()}
     if on_progress is not None:
         on_progress(Progress(len(runs), len(runs), 0.0, 0, 0))
-    settings = describe({"workload": workload, "algorithm": algorithm, "aggregator": aggregator, "rho": rho})
+    given = {"workload": workload, "algorithm": algorithm, "aggregator": aggregator, "rho": rho}
+    settings = describe(given | {"evaluation": evaluation})
     return _dataset(outcomes, dimensions, runs, {"settings": json.dumps(settings), "stellaris": _version()})
 
 
@@ -184,7 +190,7 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     wide = jnp.result_type(float) == jnp.float64  # as `jax_enable_x64` says
     # The policy is named as well as the workload, which names a function that makes the policy, but not its code.
     parts = [workload, static.policy, static.algorithm, static.aggregator, rho, runs, wide, static.code(), _library()]
-    return digest(parts)
+    return digest([*parts, static.evaluation])
 
 
 def _kept(path: Path) -> dict[str, NDArray] | None:

@@ -15,9 +15,9 @@ from stellaris import IMPALA, PPO
 from stellaris.acting import ActorCritic, evaluation
 from stellaris.acting.policies import PolicyVersion
 from stellaris.lab import CartPole
+from stellaris.lab.evaluation import evaluated
 from stellaris.lab.rounds import Rounds, bills, containers, play
 from stellaris.lab.rounds.draws import draws_of
-from stellaris.lab.rounds.evaluation import evaluated
 from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
 from stellaris.lab.rounds.play import SEGMENT
 from stellaris.lab.statistics import wide as in_float64

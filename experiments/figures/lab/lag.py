@@ -26,6 +26,7 @@ from stellaris.acting.jax_env import JaxEnvironment
 from stellaris.algorithms import Algorithm
 from stellaris.lab import CartPole, Constant, Gymnax, Schedule, imposed, mean_return, sweep
 from stellaris.runtime.files import atomic_write
+from stellaris.systems import Evaluation
 from stellaris.types import NDArray
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Preset:
     epochs: int = 2
     minibatch_size: int = 128
     hidden: tuple[int, ...] = (32, 32)
+    evaluation: Evaluation | None = None  #: of the newest policy; None to score the policies that sampled.
 
 
 _LAGS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -94,21 +96,25 @@ PRESETS: Mapping[str, Preset] = {
 _PARTS = ("runs", "report")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options."""
+def add_arguments(parser: argparse.ArgumentParser, folder: str = "lab-lag") -> None:
+    """Adds the options; results are written to a folder of this name."""
     add = parser.add_argument
     add("--preset", choices=PRESETS, default="small", help="the size of the study")
     add("--tasks", nargs="+", help="environments (default: the preset's)")
     add(
         "--parts", nargs="+", choices=_PARTS, default=_PARTS, help="parts to do; report alone reads the folder's tables"
     )
-    add("--out", type=options.folder, default=Path("results/lab-lag"), help="folder of the results")
+    add("--out", type=options.folder, default=Path("results") / folder, help="folder of the results")
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the sweep of every environment, and writes tables and pictures after each environment."""
+    return study(PRESETS[arguments.preset], arguments)
+
+
+def study(preset: Preset, arguments: argparse.Namespace) -> int:
+    """Runs the study of a preset's size."""
     use_all_cores()
-    preset = PRESETS[arguments.preset]
     tasks = _chosen(preset, arguments.tasks)
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
@@ -116,7 +122,7 @@ def main(arguments: argparse.Namespace) -> int:
     if "runs" not in arguments.parts:
         if not tables:
             raise shell.UsageError(f"{arguments.out} has no runs of this preset: leave --parts out to make them")
-        write(tables, arguments.out)
+        write(tables, arguments.out, preset)
         return 0
     for name, task in tasks.items():
         print(f"{name}:")
@@ -129,7 +135,7 @@ def main(arguments: argparse.Namespace) -> int:
             **provenance(),
         }
         # In the order of the preset, whichever task was run first.
-        write({each: tables[each] for each in preset.tasks if each in tables}, arguments.out)
+        write({each: tables[each] for each in preset.tasks if each in tables}, arguments.out, preset)
         with atomic_write(arguments.out / "settings.json") as file:
             json.dump(settings, file, indent=1)
         for row in halves(name, tables[name]):
@@ -183,12 +189,25 @@ def swept(preset: Preset, task: Task, several: Mapping[str, Algorithm], blocks: 
         return imposed(preset.updates, actors=preset.actors, data=Constant(lag))
 
     axes: dict[str, list[Any]] = {"lag": list(task.lags), "algorithm.learning_rate": list(preset.rates)}
-    return sweep(workload, several, schedule, axes, seeds=preset.seeds, directory=blocks, on_progress=shown())
+    return sweep(
+        workload,
+        several,
+        schedule,
+        axes,
+        seeds=preset.seeds,
+        evaluation=preset.evaluation,
+        directory=blocks,
+        on_progress=shown(),
+    )
 
 
 def returns(preset: Preset, result: "xr.Dataset", part: float) -> NDArray:
     """Returns the mean returns of the last part of the updates, by method, lag, learning rate and seed."""
-    outcome = mean_return(result, max(1, round(part * preset.updates)))
+    last = max(1, round(part * preset.updates))
+    if preset.evaluation is None:
+        outcome = mean_return(result, last)
+    else:
+        outcome = result.evaluation_return.isel(update=slice(-last, None)).mean("update")
     # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
     rounded: NDArray = np.vectorize(short, otypes=[float])(outcome.values)
     return rounded
@@ -208,12 +227,13 @@ def read(folder: Path, preset: Preset, name: str, floor: float) -> Cells:
 # ---- tables and pictures ---------------------------------------------------------------------------------------------
 
 
-def write(tables: Mapping[str, Cells], folder: Path) -> None:
+def write(tables: Mapping[str, Cells], folder: Path, preset: Preset) -> None:
     """Writes the tables of the runs, of the curves and of the lags at which half is lost, and both pictures."""
     for name, rows in {"runs": _rows, "curves": curves, "half": halves}.items():
         output.write_rows(folder / f"{name}.csv", [row for task, cells in tables.items() for row in rows(task, cells)])
-    _draw(tables, folder / "best", "best", "each at its best rate")
-    _draw(tables, folder / "shared", "shared", "all at the rate best for fresh PPO")
+    whose = f"mean return {'of' if preset.evaluation is None else 'of policies after'} the last {TAIL:.0%}"
+    _draw(tables, folder / "best", "best", f"{whose},\neach at its best rate")
+    _draw(tables, folder / "shared", "shared", f"{whose},\nall at the rate best for fresh PPO")
 
 
 def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
@@ -230,7 +250,7 @@ def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
         }
 
 
-def _draw(tables: Mapping[str, Cells], path: Path, rate: str, title: str) -> None:
+def _draw(tables: Mapping[str, Cells], path: Path, rate: str, label: str) -> None:
     """Draws the mean return of the last updates against the lag, one panel per environment, with 95 % intervals."""
     with plots.figure(path, "", columns=len(tables), suffixes=(".png", ".pdf")) as several:
         for axes, (name, cells) in zip(several, tables.items(), strict=True):
@@ -248,5 +268,5 @@ def _draw(tables: Mapping[str, Cells], path: Path, rate: str, title: str) -> Non
             axes.set_xlim(0, cells.lags[-1])
             axes.set(xlabel="age of the data (batches)")
             axes.set_title(name, fontsize="medium")
-        several[0].set_ylabel(f"mean return of the last {TAIL:.0%},\n{title}")
+        several[0].set_ylabel(label)
         plots.legend(several[0])

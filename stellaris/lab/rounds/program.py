@@ -14,10 +14,10 @@ from stellaris.acting.normalisation import Statistics
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.algorithms import PPO, update
 from stellaris.lab import statistics
+from stellaris.lab.evaluation import evaluated
 from stellaris.lab.rounds import bills, containers
 from stellaris.lab.rounds.containers import Calls, Pool
 from stellaris.lab.rounds.draws import Draws
-from stellaris.lab.rounds.evaluation import evaluated
 from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
 from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.statistics import wide
