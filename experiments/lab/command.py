@@ -17,10 +17,22 @@ from experiments.toolkit import options, output, plots, shell
 from experiments.toolkit.computing import keep_compiled, use_all_cores
 from stellaris import IMPACT, IMPALA, PPO, ActorCritic, Workload
 from stellaris.aggregation.synchronisation import fully_asynchronous
-from stellaris.lab import CartPole, Constant, Gymnax, Maximum, Sawtooth, Schedule, imposed, mean_return, sweep
+from stellaris.lab import (
+    CartPole,
+    Constant,
+    Gymnax,
+    Maximum,
+    Sawtooth,
+    Schedule,
+    imposed,
+    mean_evaluation,
+    mean_return,
+    sweep,
+)
 from stellaris.lab.imposed import Lag
 from stellaris.lab.sweep import Progress
 from stellaris.runtime.files import atomic_write
+from stellaris.systems import Evaluation
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -38,6 +50,8 @@ _PROGRESS_EVERY = 5.0
 
 #: The fraction of the updates, at the end of a run, over which the final return is averaged.
 _TAIL = 0.2
+#: How often the newest policy is evaluated in a run, and with how many episodes.
+_EVALUATIONS, _EPISODES = 20, 16
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -89,6 +103,7 @@ def main(arguments: argparse.Namespace) -> int:
             varied,
             seeds=options.seeds("--seed", arguments.seed, arguments.seeds),
             aggregator=fully_asynchronous(capacity=1) if lagged else None,
+            evaluation=Evaluation(every=max(1, arguments.updates // _EVALUATIONS), episodes=_EPISODES),
             block=arguments.block,
             directory=arguments.out / "blocks",
             on_progress=shown(),
@@ -187,8 +202,13 @@ def shown() -> Callable[[Progress], None]:
 
 
 def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[str, Any]]:
-    """Returns one row per run: settings, seed, mean data lag, and the mean return of the last and of all updates."""
-    final, whole = mean_return(result, last), mean_return(result, result.sizes["update"])
+    """Returns one row per run: settings, seed, mean returns, and the mean lag of the data.
+
+    `final_return` is of the policies of the last updates, and `mean_return` of those of all updates. `sampled_return`
+    is of the episodes that were sampled during the last updates, by policies as old as the data.
+    """
+    final, whole = (mean_evaluation(result, updates) for updates in (last, result.sizes["update"]))
+    sampled = mean_return(result, last)
     rows = []
     for place in np.ndindex(final.shape):
         coordinates = {name: final[name].values[i].item() for name, i in zip(final.dims, place, strict=True)}
@@ -197,6 +217,7 @@ def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[st
                 **{name: coordinates[name] for name in (*axes, "seed")},
                 "final_return": float(final.values[place]),
                 "mean_return": float(whole.values[place]),
+                "sampled_return": float(sampled.values[place]),
                 "data_lag": float(result.data_lag_mean.values[place].mean()),
             }
         )
@@ -230,7 +251,7 @@ def _draw(table: Sequence[Mapping[str, Any]], axes: Sequence[str], path: Path, t
     styles = itertools.cycle(plots.LINES)
     panel = plots.Panel(
         xlabel="age of the data (batches)" if x == "lag" else "age of the gradients (versions)",
-        ylabel=f"mean return of the\nlast {_TAIL:.0%} of the updates",
+        ylabel=f"mean return of policies after\nthe last {_TAIL:.0%} of the updates",
         log=True,
         lines=[plots.Line(_Named(name, style), points) for (name, points), style in zip(lines.items(), styles)],  # noqa: B905
     )

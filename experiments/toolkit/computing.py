@@ -21,9 +21,11 @@ def use_one_thread() -> None:
 
 
 def use_all_cores() -> None:
-    """Makes JAX treat every CPU core as a device, so that a block uses all cores; does nothing once JAX has started."""
+    """Makes JAX treat every core of this process as a device, so that a block uses all, unless JAX has started."""
+    # A process that is pinned to some cores has only these. Not every system can say which.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", os.cpu_count() or 1)  # type: ignore[no-untyped-call]
+        jax.config.update("jax_num_cpu_devices", cores)  # type: ignore[no-untyped-call]
 
 
 def keep_compiled(folder: Path) -> None:

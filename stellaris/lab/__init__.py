@@ -14,6 +14,7 @@ from stellaris.lab.recorded import recorded as recorded
 from stellaris.lab.rounds import Played as Played
 from stellaris.lab.rounds import Rounds as Rounds
 from stellaris.lab.schedule import Schedule as Schedule
+from stellaris.lab.sweep import mean_evaluation as mean_evaluation
 from stellaris.lab.sweep import mean_return as mean_return
 from stellaris.lab.sweep import sweep as sweep
 from stellaris.lab.throughput import Throughput as Throughput

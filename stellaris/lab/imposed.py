@@ -167,14 +167,14 @@ def imposed(
         if not isinstance(lag, Lag) and not (name == "gradients" and lag is None):
             raise TypeError(f"{name}={lag!r} is not a Lag: pass Constant(4), Sawtooth(4), Maximum(4) or Logged(ages)")
     batch = np.arange(updates)
-    age = np.stack([lag.ages(updates) for lag in lags], axis=1)  # [updates, pieces of a fragment]
+    age = np.stack([_ages("data", lag, updates) for lag in lags], axis=1)  # [updates, pieces of a fragment]
     # By Hermite's identity these floors have the sum floor(actors * age); the last term absorbs rounding.
     shares = np.floor(age[..., None] + np.arange(actors) / actors + _ROUNDING).astype(int)
     sampled_by = np.maximum(batch[:, None, None] - shares, 0).ravel()
     pieces = len(sampled_by)
     per_batch = 1 if gradients is None else minibatches // group  # versions
     gradient = np.arange(0 if gradients is None else updates * minibatches)
-    ages = np.zeros(0, int) if gradients is None else gradients.ages(len(gradient))
+    ages = np.zeros(0, int) if gradients is None else _ages("gradients", gradients, len(gradient))
     if (fractional := ages[ages % 1 != 0]).size:
         raise ValueError(f"gradients={gradients!r} has the age {fractional[0]}: the ages of gradients are whole")
     versions = updates * per_batch
@@ -199,6 +199,16 @@ def imposed(
         update_round=_int32(np.arange(versions) // per_batch + 1),
         seconds=np.full(versions + 1, np.nan),
     )
+
+
+def _ages(name: str, lag: Lag, n: int) -> NDArray:
+    """Returns the first n ages of a lag, which may be a class of the user's."""
+    ages = np.asarray(lag.ages(n))
+    if ages.shape != (n,):
+        raise ValueError(f"{name}={lag!r} gave ages of shape {ages.shape}: expected {n} ages")
+    if wrong := [i for i, age in enumerate(ages.tolist()) if not 0 <= age < math.inf]:
+        raise ValueError(f"{name}={lag!r} gave ages[{wrong[0]}]={ages[wrong[0]]}: expected finite ages of at least 0")
+    return ages
 
 
 def _int32(x: NDArray) -> NDArray:

@@ -86,6 +86,8 @@ def runs_of(
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
+        if numbers.count(seed) > 1:
+            raise ValueError(f"seeds={seeds!r} has {seed} twice, whose runs would be equal: give each seed once")
     check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
     algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
@@ -100,37 +102,44 @@ def runs_of(
         dimensions = {"algorithm": list(algorithms), **dimensions}
     policy = workload.make_policy(environment.spec)
     check_memoryless(policy)
+    by_seed = not isinstance(schedule, Schedule) and "seed" in inspect.signature(schedule).parameters
     made: dict[frozenset[Any], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():
         for place in itertools.product(*(range(len(axis)) for axis in settings)):
             chosen = {name: value for axis, i in zip(settings, place, strict=True) for name, value in axis[i].items()}
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
-            # The names count, because each label of an axis may set them in another order; so do the types, because 1
-            # and True are equal, and may differ.
-            key = frozenset((name, type(value), value) for name, value in arguments.items())
-            if key not in made:
-                own = _schedule(schedule, arguments)
-                sizes, plan = plan_of(own)
-                columns = [np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE]
-                structure = digest([*columns, np.shape(plan.gradient_held)])
-                made[key] = own, sizes, structure
-            own, sizes, structure = made[key]
             fixed, numeric = _settings(chosen, one, aggregator, values_of)
-            _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
-            _check_evaluation(evaluation, own)
-            static = Static(
-                environment,
-                policy,
-                fixed["algorithm"],
-                fixed["aggregator"],
-                workload.steps_at_once,
-                workload.fragment // workload.steps_at_once,
-                sizes,
-                evaluation,
-            )
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
-            runs += [Run((*first, *place, i), seed, static, numeric, own, structure) for i, seed in enumerate(numbers)]
+            for seed in numbers if by_seed else [None]:
+                given = arguments | ({} if seed is None else {"seed": seed})
+                # The names count, because each label of an axis may set them in another order; so do the types, because
+                # 1 and True are equal, and may differ.
+                key = frozenset((name, type(value), value) for name, value in given.items())
+                if key not in made:
+                    own = _schedule(schedule, given)
+                    _check_evaluation(evaluation, own)
+                    sizes, plan = plan_of(own)
+                    columns = [np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE]
+                    structure = digest([*columns, np.shape(plan.gradient_held)])
+                    made[key] = own, sizes, structure
+                own, sizes, structure = made[key]
+                _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
+                static = Static(
+                    environment,
+                    policy,
+                    fixed["algorithm"],
+                    fixed["aggregator"],
+                    workload.steps_at_once,
+                    workload.fragment // workload.steps_at_once,
+                    sizes,
+                    evaluation,
+                )
+                runs += [
+                    Run((*first, *place, i), of, static, numeric, own, structure)
+                    for i, of in enumerate(numbers)
+                    if seed is None or of == seed
+                ]
     check_names(axes, (f"cost_{sheet}" for own, *_ in made.values() for sheet in own.costs))
     # Runs with different lags need different numbers of past versions. All runs keep the largest number, so that they
     # share a program.
@@ -261,6 +270,8 @@ def _check_schedule(
 
 def _check_evaluation(evaluation: Evaluation | None, schedule: Schedule) -> None:
     """Checks that a run with this schedule is evaluated at least once, if runs are evaluated."""
+    if not isinstance(evaluation, Evaluation | None):
+        raise TypeError(f"evaluation={evaluation!r} is not an Evaluation: pass Evaluation(every=..., episodes=...)")
     if evaluation is not None and evaluation.every > schedule.updates:
         raise ValueError(
             f"evaluation.every={evaluation.every}: a run of {schedule.updates} updates would not be evaluated; set at "

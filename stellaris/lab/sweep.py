@@ -66,7 +66,8 @@ def sweep(
         sampling.
       algorithm: the algorithm that learns, or several by name, which become an axis `algorithm`.
       schedule: the schedule of all runs, or a function that makes a schedule from the axes that are not settings, such
-        as `lambda lag: imposed(...)`.
+        as `lambda lag: imposed(...)`. An argument `seed` of this function gets the seed of each run, so that drawn lags
+        differ between runs: `lambda lag, seed: imposed(..., data=Maximum(lag, seed))`.
       axes: lists of values by name. The names are `"algorithm.learning_rate"` and other fields of the algorithm,
         `"aggregator.decay"` and other fields of the aggregator, `"rho"`, and arguments of `schedule`. Settings that
         vary together make one axis: `{"case": {"slow": {"lag": 8, "algorithm.learning_rate": 1e-3}, ...}}`.
@@ -161,21 +162,45 @@ def sweep(
 def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
     """The mean return of all episodes that ended during the last updates of each run; NaN if none ended.
 
+    They were played by the policies that sampled. With old data these are older than the policies of these updates,
+    whose returns `mean_evaluation` averages.
+
     Args:
       result: the result of `sweep`.
       last: the number of updates to average over, at least 1; all updates of a run that has fewer.
     """
+    tail = _last(result[["episode_return", "episodes"]], last)
+    total = (tail.episode_return * tail.episodes).sum("update")
+    mean: xr.DataArray = total / tail.episodes.sum("update")
+    return mean
+
+
+def mean_evaluation(result: "xr.Dataset", last: int) -> "xr.DataArray":
+    """The mean return of the policies that were evaluated during the last updates of each run; NaN if none was.
+
+    Args:
+      result: the result of `sweep` with an `evaluation`.
+      last: the number of updates to average over, at least 1; all updates of a run that has fewer.
+
+    Raises:
+      ValueError: if the result has no evaluations.
+    """
+    if "evaluation_return" not in result:
+        raise ValueError("result has no evaluation_return: pass evaluation=Evaluation(every=...) to sweep")
+    mean: xr.DataArray = _last(result[["evaluation_return"]], last).evaluation_return.mean("update")
+    return mean
+
+
+def _last(result: "xr.Dataset", last: int) -> "xr.Dataset":
+    """Returns the last updates of each run; NaN where a run has fewer."""
     import xarray as xr
 
     checks.whole(at_least=1, last=last)
     # A run with fewer updates than others ends before the end of the arrays, and a part of a result may begin later.
     own = (result["update"] <= result["updates"]).sum("update")
     places = own - last + xr.DataArray(np.arange(last), dims="update")
-    tail = result[["episode_return", "episodes"]].isel(update=places.clip(min=0))
-    episodes = tail.episodes.where(places >= 0, 0)
-    total = (tail.episode_return.fillna(0.0) * episodes).sum("update")
-    mean: xr.DataArray = total / episodes.sum("update")
-    return mean
+    tail: xr.Dataset = result.isel(update=places.clip(min=0)).where(places >= 0)
+    return tail
 
 
 def _default_block() -> int:

@@ -1,5 +1,7 @@
 """Schedules with an imposed lag."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -121,3 +123,31 @@ def test_a_sequence_of_lags_is_checked():
         imposed(2, actors=1, data=[Constant(1), 3])
     with pytest.raises(TypeError, match="data=None is not a Lag"):
         imposed(2, actors=1, data=None)
+
+
+@pytest.mark.parametrize(
+    ("ages", "message"),
+    [
+        ([math.nan] * 4, r"ages\[0\]=nan: expected finite ages"),
+        ([0, 0, -1, 0], r"ages\[2\]=-1: expected finite ages of at least 0"),
+        ([1, 2, 3], r"ages of shape \(3,\): expected 4 ages"),
+    ],
+)
+def test_ages_of_a_lag_of_the_users_are_checked(ages, message):
+    class Own:
+        def ages(self, n):
+            return ages
+
+    with pytest.raises(ValueError, match=f"data=.*Own.* gave {message}"):
+        imposed(4, actors=2, data=Own())
+    with pytest.raises(ValueError, match=f"gradients=.*Own.* gave {message}"):
+        imposed(2, actors=2, gradients=Own(), minibatches=2)
+
+
+def test_a_lag_of_the_users_may_return_a_list():
+    class Own:
+        def ages(self, n):
+            return [1] * n
+
+    assert imposed(4, actors=2, data=Own()) == imposed(4, actors=2, data=Constant(1))
+    assert imposed(4, actors=2, gradients=Own()) == imposed(4, actors=2, gradients=Constant(1))

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from stellaris import IMPALA, PPO, ActorCritic, softsync, staleness_aware
-from stellaris.lab import CartPole, Constant, imposed, mean_return, sweep
+from stellaris.lab import CartPole, Constant, Maximum, dry_run, imposed, mean_evaluation, mean_return, sweep
 from stellaris.lab.program import Program
 from stellaris.lab.runs import runs_of
-from stellaris.systems import Workload
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant as Seconds
+from stellaris.systems import Budget, Evaluation, Synchronous, Workload, train
 
 WORKLOAD = Workload(CartPole(), ActorCritic(hidden=(8,)), actors=2, fragment=16)
 CONFIG = PPO(epochs=1, minibatch_size=16)
@@ -103,6 +105,53 @@ def test_a_run_does_not_depend_on_its_block(result, lag):
 def test_settings_make_a_difference(result):
     loss = result.value_loss.isel(update=-1)
     assert len(np.unique(loss)) == loss.size
+
+
+@pytest.mark.slow
+def test_drawn_lags_may_follow_the_seed():
+    def drawn(k, seed):
+        return imposed(6, actors=2, data=Maximum(k, seed))
+
+    several = sweep(WORKLOAD, CONFIG, drawn, {"k": [3, 4]}, seeds=[3, 7])
+    for k in (3, 4):
+        for seed in (3, 7):
+            alone = sweep(WORKLOAD, CONFIG, drawn(k, seed), seeds=[seed]).isel(seed=0)
+            np.testing.assert_array_equal(several.data_lag_mean.sel(k=k, seed=seed), alone.data_lag_mean)
+            np.testing.assert_allclose(several.value_loss.sel(k=k, seed=seed), alone.value_loss, rtol=1e-4)
+    assert (several.data_lag_mean.sel(seed=3) != several.data_lag_mean.sel(seed=7)).any()
+
+
+@pytest.mark.slow
+def test_evaluations_are_those_of_a_run():
+    """`train` evaluates the same versions on the same seeds, by another program."""
+    system, budget = Synchronous(CONFIG), Budget(steps=9 * 32)
+    functions = {"actor": FunctionSpec(Seconds(0.01)), "learner": FunctionSpec(Seconds(0.1))}
+    evaluation = Evaluation(every=4, episodes=3)
+    own = {"platform": SimulatedPlatform(functions, seed=5), "budget": budget}
+    history = train(system, WORKLOAD, **own, evaluation=evaluation, seed=5).history
+    planned = dry_run(system, WORKLOAD, **own | {"platform": SimulatedPlatform(functions, seed=5)})
+    result = sweep(WORKLOAD, CONFIG, planned, {"rho": [1.0, 2.0]}, seeds=[5], evaluation=evaluation)
+    assert mean_evaluation(result, 4).values == pytest.approx(result.evaluation_return.values[..., 7])
+    assert mean_evaluation(result, 9).values == pytest.approx(result.evaluation_return.values[..., [3, 7]].mean(-1))
+    for returns in result.evaluation_return.values[:, 0]:
+        played = {update: x for update, x in enumerate(returns.tolist(), 1) if not math.isnan(x)}
+        expected = {row["round"]: row["evaluation_return"] for row in history if "evaluation_return" in row}
+        assert played == pytest.approx(expected, rel=1e-6)
+        assert played.keys() == {4, 8}
+
+
+@pytest.mark.slow
+def test_an_evaluation_scores_the_newest_policy(result):
+    """All data are of the first policy, and so are the episodes that were sampled; the evaluations are not."""
+    old = sweep(WORKLOAD, PPO(learning_rate=0.03), schedule(6), seeds=[3], evaluation=Evaluation(every=1, episodes=4))
+    fresh = sweep(
+        WORKLOAD, PPO(learning_rate=1e-12), schedule(0), seeds=[3], evaluation=Evaluation(every=6, episodes=4)
+    )
+    np.testing.assert_array_equal(old.episode_return, fresh.episode_return)
+    assert len(np.unique(old.evaluation_return)) > 2
+    assert np.isnan(fresh.evaluation_return.values[0, :5]).all()
+    with pytest.raises(ValueError, match="result has no evaluation_return: pass evaluation="):
+        mean_evaluation(result, 1)
 
 
 @pytest.mark.slow
@@ -408,9 +457,12 @@ def test_results_with_another_precision_are_not_read(tmp_path):
         ),
         ({"seeds": [-1]}, "seed=-1"),
         ({"seeds": 0}, "seeds has no values"),
+        ({"seeds": [3, 4, 3]}, r"seeds=\[3, 4, 3\] has 3 twice"),
         ({"seeds": 2.0}, r"seeds=2\.0 is neither a number of seeds nor a list of them"),
         ({"algorithm": "ppo"}, "algorithm='ppo' is not an Algorithm"),
         ({"schedule": lambda: 3}, "schedule returned 3"),
+        ({"evaluation": Evaluation(every=7)}, "evaluation.every=7: a run of 6 updates would not be evaluated"),
+        ({"evaluation": 7}, "evaluation=7 is not an Evaluation"),
     ],
 )
 def test_errors(changes, message):

@@ -24,7 +24,7 @@ from stellaris import ActorCritic, Workload
 from stellaris._core.describe import describe
 from stellaris.acting.jax_env import JaxEnvironment
 from stellaris.algorithms import Algorithm
-from stellaris.lab import CartPole, Constant, Gymnax, Schedule, imposed, mean_return, sweep
+from stellaris.lab import CartPole, Constant, Gymnax, Schedule, imposed, mean_evaluation, mean_return, sweep
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Evaluation
 from stellaris.types import NDArray
@@ -204,10 +204,7 @@ def swept(preset: Preset, task: Task, several: Mapping[str, Algorithm], blocks: 
 def returns(preset: Preset, result: "xr.Dataset", part: float) -> NDArray:
     """Returns the mean returns of the last part of the updates, by method, lag, learning rate and seed."""
     last = max(1, round(part * preset.updates))
-    if preset.evaluation is None:
-        outcome = mean_return(result, last)
-    else:
-        outcome = result.evaluation_return.isel(update=slice(-last, None)).mean("update")
+    outcome = mean_return(result, last) if preset.evaluation is None else mean_evaluation(result, last)
     # Rounded here, so that a task that is read from the file gives the same tables as when it was run.
     rounded: NDArray = np.vectorize(short, otypes=[float])(outcome.values)
     return rounded
