@@ -76,8 +76,8 @@ def sweep(
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global ratio cap over the policies that all learners hold; `math.inf` for no cap.
       evaluation: evaluates versions of the policy by whole episodes in environments of their own, with the seeds of
-        `train`; `every` counts updates. None for none: `episode_return` is of the policies that sampled, which may be
-        much older than the policies that learned from the samples.
+        `train`; `every` counts updates. None for none: `episode_return` is of the policies that sampled, which with an
+        imposed lag are older than the policies that learn.
       block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
         exceeds the cache, and 256 on each device of another kind.
       directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
@@ -162,8 +162,8 @@ def sweep(
 def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
     """The mean return of all episodes that ended during the last updates of each run; NaN if none ended.
 
-    They were played by the policies that sampled. With old data these are older than the policies of these updates,
-    whose returns `mean_evaluation` averages.
+    They were played by the policies that sampled. With an imposed lag these are older than the policies of these
+    updates, whose returns `mean_evaluation` averages.
 
     Args:
       result: the result of `sweep`.

@@ -61,6 +61,8 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "half-lost": lambda: learning.half_lost("best"),
     "half-lost-at-shared-rate": lambda: learning.half_lost("shared"),
     "free-lag": learning.free_lag,
+    "newest-half-lost": lambda: learning.half_lost("best", "lab-newest"),
+    "newest-two-scores": learning.two_scores,
     "what-if": learning.what_if,
     "cluster-vs-simulation": cluster.predicted,
     "gpu-gradients": gpu.gradients,

@@ -1,6 +1,7 @@
 """The tables of results on learning from trajectories, and on return against the lag of the data."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from experiments.report.tables.results import rows
 from experiments.report.tables.table import Table
@@ -31,20 +32,44 @@ def trajectories() -> Table:
     return Table(("actions sampled, as in the data", *(f"seed {seed}" for seed in seeds)), lines)
 
 
-def half_lost(rate: str) -> Table:
+def half_lost(rate: str, study: str = "lab-lag") -> Table:
     """Returns the lag at which each method has lost half of its outcome, by task, at its best or the shared rate."""
-    rates = {task: of["learning_rate"] for task, of in _halves(rate)["PPO"].items()}
+    halves = _halves(rate, study)
+    rates = {task: of["learning_rate"] for task, of in halves["PPO"].items()}
     headings = [task if rate == "best" else f"{task}, {rates[task]}" for task in rates]
     lines = [
-        (method, *(f"{of[task]['half']} ({of[task]['interval']})" for task in rates))
-        for method, of in _halves(rate).items()
+        (method, *(f"{of[task]['half']} ({of[task]['interval']})" for task in rates)) for method, of in halves.items()
     ]
     return Table(("method", *headings), lines)
 
 
+def two_scores() -> Table:
+    """Returns the outcomes by the newest policy and by the policies that sampled, three methods at their best rates."""
+    newest, sampled = (
+        {
+            (row["task"], row["method"], int(row["lag"])): row["score"]
+            for row in rows(f"{study}/curves.csv")
+            if row["rate"] == "best"
+        }
+        for study in ("lab-newest", "lab-lag")
+    )
+    lags = sorted({lag for *_, lag in newest})
+    tasks = dict.fromkeys(task for task, *_ in newest)
+
+    def cell(*place: Any) -> str:
+        return "" if place not in newest else f"{float(newest[place]):.3g}; {float(sampled[place]):.3g}"
+
+    lines = [
+        (f"{task}, {method}", *(cell(task, method, lag) for lag in lags))
+        for task in tasks
+        for method in ("no correction", "PPO", "IMPACT")
+    ]
+    return Table(("newest policy; policies that sampled", *(f"lag {lag}" for lag in lags)), lines)
+
+
 def free_lag() -> Table:
     """Returns each method's outcome without lag at its best rate, and the largest lag that keeps 90 % of it."""
-    halves = _halves("best")
+    halves = _halves("best", "lab-lag")
     lines = [
         (method, *(f"{float(row['score_without_lag']):.3g}; {row['free']}" for row in of.values()))
         for method, of in halves.items()
@@ -52,10 +77,10 @@ def free_lag() -> Table:
     return Table(("method", *halves["PPO"]), lines)
 
 
-def _halves(rate: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+def _halves(rate: str, study: str) -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     """Returns the rows of one choice of the learning rate, by method and task."""
     found: dict[str, dict[str, Mapping[str, str]]] = {}
-    for row in rows("lab-lag/half.csv"):
+    for row in rows(f"{study}/half.csv"):
         if row["rate"] == rate:
             found.setdefault(row["method"], {})[row["task"]] = row
     return found
