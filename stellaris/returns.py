@@ -604,7 +604,11 @@ def _check_trajectory(*, reward: Array, value: Array, valid: Array | None, **oth
         raise ValueError(f"reward has shape {reward.shape}: expected [T, ...]")
     if value.shape != (reward.shape[0] + 1, *reward.shape[1:]):
         expected = (reward.shape[0] + 1, *reward.shape[1:])
-        raise ValueError(f"value has shape {value.shape}: expected {expected}, one row more than reward {reward.shape}")
+        turned = reward.ndim > 1 and value.shape == (*reward.shape[:-1], reward.shape[-1] + 1)
+        raise ValueError(
+            f"value has shape {value.shape}: expected {expected}, one row more than reward {reward.shape}"
+            + ("; time is the first axis: transpose both" if turned else "")
+        )
     checks.same_shape(reward, "reward", valid=valid, **others)
 
 

@@ -37,6 +37,9 @@ INTEGERS = jnp.zeros((3, 2), jnp.int32)
             ValueError,
             r"value has shape \(3, 2\): expected \(4, 2\), one row more than rew",
         ),
+        # Time is the last axis of both, as in trainers of language models.
+        ({"value": jnp.zeros((3, 3))}, ValueError, r"one row more than reward \(3, 2\); time is .*: transpose both"),
+        ({"value": jnp.zeros((5, 2))}, ValueError, r"one row more than reward \(3, 2\)(\n|$)"),
         ({"value": jnp.zeros((4, 1))}, ValueError, r"value has shape \(4, 1\): expected \(4, 2\)"),
         ({"discount": jnp.zeros((2, 2))}, ValueError, r"discount has shape \(2, 2\): expected reward's \(3, 2\)"),
         ({"valid": jnp.zeros(3, bool)}, ValueError, r"valid has shape \(3,\): expected reward's \(3, 2\)"),

@@ -101,6 +101,7 @@ def _array(name: str, array: Any, names: str = "") -> None:
     if not isinstance(array, jax.Array | np.ndarray | np.generic | numbers.Real):
         kind = type(array)
         remedy = "; wrap the function: stellaris.torch.differentiable" if kind.__module__ == "torch" else ""
+        remedy = names if isinstance(array, list | tuple) and {*map(type, array)} == {str} else remedy
         raise TypeError(f"{name} is a {kind.__name__}: expected an array{remedy}")
 
 

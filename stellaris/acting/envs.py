@@ -161,7 +161,10 @@ def as_jax(environment: Any) -> JaxEnvironment:
     """Returns a `JaxEnvironment`; raises a TypeError for others, and if it does not return what its `spec` says."""
     if not is_jax(environment):
         made = isinstance(environment, type)
-        remedy = f"an instance, {environment.__name__}()" if made else "lab.CartPole(), or a JaxEnvironment"
+        remedy = "lab.CartPole(), or a JaxEnvironment"
+        if isinstance(environment, str):
+            remedy = f"lab.Gymnax({environment!r}), if gymnax has it, or a JaxEnvironment"
+        remedy = f"an instance, {environment.__name__}()" if made else remedy
         raise TypeError(f"environment={environment!r} is not written in JAX: pass {remedy}")
     check_environment(environment)
     return environment

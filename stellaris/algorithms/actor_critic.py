@@ -32,7 +32,8 @@ class Evaluated(NamedTuple):
 
 def evaluate(apply_fn: ApplyFn, params: Tree, observation: Any, batch: Any) -> Evaluated:
     """Runs a network on the observations of a batch, which has `action`, `log_prob` and `valid`."""
-    return _evaluated(*apply_fn(params, observation), batch)
+    parameters, value = _two(apply_fn(params, observation))
+    return _evaluated(parameters, value, batch)
 
 
 def evaluate_all(apply_fn: ApplyFn, params: Tree, trajectory: Trajectory) -> tuple[Evaluated, jax.Array]:
@@ -43,10 +44,19 @@ def evaluate_all(apply_fn: ApplyFn, params: Tree, trajectory: Trajectory) -> tup
     observation = observations(trajectory)
     if trajectory.memory is None:
         steps = evaluate(apply_fn, params, before_the_last(observation), trajectory)
-        return steps, jnp.asarray(apply_fn(params, the_last(observation))[1])
-    parameters, value = apply_fn(params, observation)
+        return steps, jnp.asarray(_two(apply_fn(params, the_last(observation)))[1])
+    parameters, value = _two(apply_fn(params, observation))
     steps = _evaluated(jax.tree.map(lambda x: x[:-1], parameters), value[:-1], trajectory)
     return steps, jnp.asarray(value[-1:])
+
+
+def _two(result: Any) -> tuple[Any, Any]:
+    """Checks what a network returned: an array, the parameters alone, would be taken apart along its first axis."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        what = f"{len(result)} values" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+        raise TypeError(f"apply_fn returned {what}: expected (distribution parameters, value)")
+    parameters, value = result
+    return parameters, value
 
 
 def _evaluated(parameters: Any, value: Any, batch: Any) -> Evaluated:

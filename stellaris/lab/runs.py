@@ -78,6 +78,8 @@ def runs_of(
     evaluation: Evaluation | None = None,
 ) -> tuple[list[Run], dict[str, Sequence[Any]]]:
     """Returns every run of a sweep, and the values along every dimension."""
+    if not isinstance(workload, Workload):
+        raise TypeError(f"workload={workload!r} is not a Workload: pass Workload(lab.CartPole()), one for each sweep")
     environment = as_jax(workload.environment)
     if workload.restart:
         raise ValueError("restart=True is not supported: episodes in the lab span fragments; set restart=False")
@@ -207,18 +209,17 @@ def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
     if isinstance(schedule, Schedule):
         if arguments:
             raise ValueError(
-                f"axes {sorted(arguments)} are unknown: name a setting, such as 'algorithm.{min(arguments)}', or pass "
-                "schedule as a function of them"
+                f"axes {sorted(arguments)} are not settings, such as 'algorithm.clip': for arguments of the schedule "
+                "pass a function that makes it"
             )
         return schedule
     signature = inspect.signature(schedule)
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        others = sorted({*arguments} - {*signature.parameters})
         raise ValueError(
             f"axes {sorted(arguments)} do not fit the schedule's arguments: {error}; name a setting, such as "
-            f"'algorithm.{others[0] if others else 'clip'}', or an argument of schedule"
+            "'algorithm.clip', or an argument of schedule"
         ) from None
     made = schedule(**arguments)
     if not isinstance(made, Schedule):

@@ -38,6 +38,8 @@ def test_accepted_arguments():
         (checks.floats, (), {"a": np.array(["1.0"])}, TypeError, "a has dtype <U3: expected numbers$"),
         (checks.integers, (), {"a": np.array(["x"])}, TypeError, r"a has dtype <U1: .*return_inverse=True\)\[1\]$"),
         (checks.integers, (), {"a": np.array(["x", None])}, TypeError, r"a has dtype object: .*numpy\.unique"),
+        (checks.integers, (), {"a": ["x", "y"]}, TypeError, r"a is a list: .*return_inverse=True\)\[1\]$"),
+        (checks.integers, (), {"a": [1, 2]}, TypeError, "a is a list: expected an array$"),
         (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros(2)}, ValueError, "it along a new last axis$"),
         (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros((2, 1))}, ValueError, "; broadcast it$"),
         (checks.same_shape, (np.zeros((2, 3)), "value"), {"a": np.zeros((3, 2))}, ValueError, "; transpose it$"),

@@ -189,3 +189,19 @@ def test_the_last_bits_of_a_ratio_on_fresh_data_truncate_nothing():
         batch = SimpleNamespace(action=action, log_prob=own - apart, valid=jnp.ones(1, bool))
         cap = actor_critic.held_cap(logits, (jnp.array([0.0, 2.0]),), observation, batch, own, 1.0)
         assert cap.tolist() == [1.0 if truncates else math.inf]
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (jnp.zeros((2, 3)), "a .*Array.*"),
+        ((jnp.zeros((2, 3)),), "1 values"),
+        ((0, 0, 0), "3 values"),
+        (None, "a NoneType"),
+    ],
+)
+def test_a_network_returns_parameters_and_a_value(returned, said):
+    """Two rows of parameters alone would be taken for parameters and a value."""
+    batch = SimpleNamespace(action=jnp.array([0, 1]), log_prob=jnp.zeros(2), valid=jnp.ones(2, bool))
+    with pytest.raises(TypeError, match=f"apply_fn returned {said}: expected \\(distribution parameters, value\\)"):
+        actor_critic.evaluate(lambda *_: returned, {}, jnp.zeros((2, 1)), batch)

@@ -416,7 +416,11 @@ def test_results_with_another_precision_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"workload": Workload("CartPole-v1")}, "environment='CartPole-v1' is not written in JAX"),
+        (
+            {"workload": Workload("CartPole-v1")},
+            r"'CartPole-v1' is not written in JAX: pass lab.Gymnax\('CartPole-v1'\)",
+        ),
+        ({"workload": {"a": WORKLOAD}}, r"workload=\{'a': .* is not a Workload"),
         ({"workload": Workload(CartPole(), restart=True)}, "restart=True is not supported"),
         ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is not a setting: PPO\(.* has no field 'speed'"),
         ({"axes": {"algorithm.clip": [0.1, -1.0]}}, "clip=-1.0"),
@@ -433,11 +437,11 @@ def test_results_with_another_precision_are_not_read(tmp_path):
         ({"axes": {"aggregator.smoothness": [1.0]}}, r"aggregator\.smoothness is not .*: the sweep has no aggregator"),
         (
             {"axes": {"lag": [1]}, "schedule": schedule(0)},
-            r"axes \['lag'\] are unknown: name a setting, such as 'algorithm.lag', or pass schedule as a function",
+            r"axes \['lag'\] are not settings, such as 'algorithm.clip': for arguments of the schedule pass a function",
         ),
         (
             {"axes": {"delay": [1]}, "schedule": lambda lag: 0},
-            r"axes \['delay'\] do not fit the schedule's arguments: missing .* a setting, such as 'algorithm\.delay'",
+            r"axes \['delay'\] do not fit the schedule's arguments: missing .* a setting, such as 'algorithm\.clip'",
         ),
         ({"aggregator": softsync(1)}, "the schedule has no queued gradients; leave the aggregator out"),
         ({"schedule": imposed(2, actors=2, gradients=Constant(0))}, "aggregator=None: the schedule applies queued"),
