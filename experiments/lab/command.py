@@ -251,7 +251,7 @@ def _draw(table: Sequence[Mapping[str, Any]], axes: Sequence[str], path: Path, t
     styles = itertools.cycle(plots.LINES)
     panel = plots.Panel(
         xlabel="age of the data (batches)" if x == "lag" else "age of the gradients (versions)",
-        ylabel=f"mean return of policies after\nthe last {_TAIL:.0%} of the updates",
+        ylabel=f"mean return of the\nlast {_TAIL:.0%} of policies",
         log=True,
         lines=[plots.Line(_Named(name, style), points) for (name, points), style in zip(lines.items(), styles)],  # noqa: B905
     )

@@ -228,7 +228,7 @@ def write(tables: Mapping[str, Cells], folder: Path, preset: Preset) -> None:
     """Writes the tables of the runs, of the curves and of the lags at which half is lost, and both pictures."""
     for name, rows in {"runs": _rows, "curves": curves, "half": halves}.items():
         output.write_rows(folder / f"{name}.csv", [row for task, cells in tables.items() for row in rows(task, cells)])
-    whose = f"mean return {'of' if preset.evaluation is None else 'of policies after'} the last {TAIL:.0%}"
+    whose = f"mean return of the last {TAIL:.0%}" + ("" if preset.evaluation is None else " of policies")
     _draw(tables, folder / "best", "best", f"{whose},\neach at its best rate")
     _draw(tables, folder / "shared", "shared", f"{whose},\nall at the rate best for fresh PPO")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from experiments import command
-from experiments.figures.lab import lag
+from experiments.figures.lab import lag, newest
 from experiments.figures.lab.methods import Capped, methods
 from experiments.figures.lab.outcomes import Cells, at_best, curves, free_lag, half_lag, halves, shared_rate
 from stellaris.algorithms.actor_critic import Evaluated
@@ -146,3 +146,35 @@ def test_the_study_from_start_to_end(tmp_path, capsys):
     assert all((tmp_path / f"{name}.png").stat().st_size > 10_000 for name in ("best", "shared"))
     assert "CartPole:" in capsys.readouterr().out
     assert command.main(["lab-lag", "--tasks", "Maze"]) == 2
+
+
+def test_the_newest_policys_outcome_is_of_the_last_evaluations():
+    """Of 20 updates the last fifth are four, of which two were evaluated; the sampled episodes do not count."""
+    xarray = pytest.importorskip("xarray")
+    preset = replace(newest.PRESETS["smoke"], updates=20)
+    evaluated = np.full((1, 1, 1, 2, 20), np.nan)
+    evaluated[..., [9, 17, 19]] = [[100.0, 10.0, 30.0], [100.0, 1.0, 2.0]]
+    dims = ("algorithm", "lag", "algorithm.learning_rate", "seed", "update")
+    result = xarray.Dataset(
+        {
+            "evaluation_return": (dims, evaluated),
+            "episode_return": (dims, np.full(evaluated.shape, 7.0)),
+            "episodes": (dims, np.ones(evaluated.shape, int)),
+        },
+        {"update": np.arange(1, 21), "updates": (dims[:-1], np.full(evaluated.shape[:-1], 20))},
+    )
+    assert lag.returns(preset, result, lag.TAIL).tolist() == [[[[20.0, 1.5]]]]
+    assert lag.returns(preset, result, 1.0).ravel() == pytest.approx([140 / 3, 103 / 3], rel=1e-4)
+    assert lag.returns(replace(preset, evaluation=None), result, 1.0).tolist() == [[[[7.0, 7.0]]]]
+
+
+@pytest.mark.slow
+def test_the_newest_policys_runs(tmp_path, monkeypatch):
+    """Evaluations play whole episodes of CartPole: two in each of the two evaluations of the last fifth."""
+    few = {"PPO": methods(epochs=1, minibatch_size=128, fragment=16)["PPO"]}
+    monkeypatch.setattr(lag, "methods", lambda **_: few)
+    preset = newest.PRESETS["smoke"]
+    cells = lag.run(preset, preset.tasks["CartPole"], tmp_path)
+    assert cells.final.shape == (1, 2, 2, 2)
+    assert all((4 * x).is_integer() for x in cells.final.ravel().tolist())
+    assert cells.floor > 8
