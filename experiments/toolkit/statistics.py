@@ -100,7 +100,8 @@ def seeds_needed(variation: float, effect: float, *, power: float = 0.8, level: 
     two-sided quantile `z_level` and the one-sided quantile `z_power` of the normal distribution.
 
     Args:
-      variation: coefficient of variation of the returns of runs that differ in their seeds.
+      variation: coefficient of variation of the returns of runs that differ in their seeds; of systems that vary by
+        different coefficients their `pooled_variation`.
       effect: the relative difference to detect, such as 0.2 for a ratio of 1.2.
       power: the probability of detecting it.
       level: the confidence level of the interval that must exclude a ratio of 1.
@@ -125,6 +126,18 @@ def detectable(variation: float, seeds: int, *, power: float = 0.8, level: float
       0.2
     """
     return math.expm1(_deviations(variation, power, level) * math.sqrt(2 / seeds))
+
+
+def pooled_variation(one: float, other: float) -> float:
+    """Returns the coefficient of variation that both systems of a pair could have, for as precise a ratio of them.
+
+    The standard deviations of the logarithms of both systems' returns are pooled by their root mean square.
+
+    Example:
+      >>> round(pooled_variation(0.4, 0.2), 3)
+      0.314
+    """
+    return math.sqrt(math.expm1((math.log1p(one**2) + math.log1p(other**2)) / 2))
 
 
 def _deviations(variation: float, power: float, level: float) -> float:

@@ -576,3 +576,32 @@ def test_ratios_favour_the_first_system():
         f"returns vary by 30 % have a ratio of {means[5, 0.3]} on average with five seeds, and of {means[10, 0.3]} "
         f"with ten; if they vary by 45 %, {means[5, 0.45]} and {means[10, 0.45]}",
     )
+
+
+def test_how_many_seeds():
+    """At equal time on Hopper-v4: a test of the difference of mean logarithms, with a power of 0.8."""
+    groups, needed = by_variant(SMALL / "stellaris-equal-time"), {}
+    for column in ("final_return", "mean_return"):
+        variances = []
+        for system in SYSTEMS:
+            values = np.array([float(row[column]) for row in groups[system]])
+            variances.append(np.log1p(values.var(ddof=1) / values.mean() ** 2))
+        least = stats.norm.ppf([0.975, 0.8]).sum() ** 2 * sum(variances)
+        needed[column] = [int(np.ceil(least / np.log(ratio) ** 2)) for ratio in (1.2, 1.1)]
+        if column == "final_return":
+            shown_by_ten = np.exp(np.sqrt(least / 10))
+    (final, mean), seeds = needed.values(), {len(groups[system]) for system in SYSTEMS}
+    assert seeds == {10}
+    assert not missing(
+        "docs/results.md",
+        f"Ten seeds of `stellaris-equal-time` on Hopper-v4 show a ratio of {shown_by_ten:.2f} in the final return; a "
+        f"ratio of 1.2 would need {final[0]} seeds and one of 1.1 would need {final[1]}, and in the mean return over "
+        f"the run {mean[0]} and {mean[1]}.",
+    )
+
+
+def test_the_demo_was_run_once():
+    """Two studies share the demo's runs: the table of how many seeds has one row for both."""
+    why, motivation = finals(SMALL / "stellaris-why"), finals(SMALL / "stellaris-motivation")
+    assert why["no waiting"].tolist() == motivation["stellaris"].tolist()
+    assert why["baseline"].tolist() == motivation["synchronous"].tolist()

@@ -6,41 +6,67 @@ import numpy as np
 
 from experiments.report.tables.results import runs
 from experiments.report.tables.table import Table
-from experiments.toolkit.statistics import detectable, seeds_needed
+from experiments.toolkit.statistics import detectable, pooled_variation, seeds_needed
 
-#: Studies with two systems or more on the environment, and the names of their results on the page.
-_STUDIES: Sequence[tuple[str, str, str]] = (
-    ("small/stellaris-why", "Hopper-v4", "`stellaris-why`"),
-    ("small/stellaris-motivation", "Hopper-v4", "`stellaris-motivation`"),
-    ("small/stellaris-training", "Hopper-v4", "`stellaris-training`"),
-    ("small/stellaris-training", "Walker2d-v4", "the same"),
-    ("small/stellaris-hpc", "Hopper-v4", "`stellaris-hpc`"),
-    ("small/minionsrl-training", "CartPole-v1", "`minionsrl-training`"),
-    ("small/minionsrl-training/hopper", "Hopper-v4", "the same"),
+_PPO = "synchronous PPO"
+_STELLARIS = ("stellaris", "synchronous", f"Stellaris, {_PPO}")
+_DEMO = ("no waiting", "baseline", "the demo, its baseline")
+_HPC = ("stellaris", "PAR-RL", "Stellaris, PAR-RL")
+_AUTHORS = ("authors: learned, for time", "authors: 32", "trained scheduler, all actors")
+_TESTBED = "authors-0.0003"
+_TRAINED = (f"{_TESTBED}: learned, for time, fine-tuned", f"{_TESTBED}: 32", _AUTHORS[2])
+_FINAL = ("final_return", "final return")
+_MEAN = ("mean_return", "mean return")
+_TIME = ("seconds_to_target", "time to the target")
+_EQUAL = "small/stellaris-equal-time"
+#: The pairs of systems that the pages compare: the study's name on the page, the folder of its runs, the environment,
+#: both variants with their name on the page, and the outcome's column with its name.
+_PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = (
+    *(
+        ("`stellaris-equal-time`", f"{_EQUAL}{folder}", environment, _STELLARIS, outcome)
+        for folder, environment in (
+            ("", "Hopper-v4"),
+            *((f"/{name}", name) for name in ("HalfCheetah-v4", "Walker2d-v4", "Humanoid-v4")),
+        )
+        for outcome in (_FINAL, _MEAN)
+    ),
+    *(
+        ("`stellaris-training`", "small/stellaris-training", environment, _STELLARIS, _FINAL)
+        for environment in ("Hopper-v4", "Walker2d-v4")
+    ),
+    ("`stellaris-why`, `stellaris-motivation`", "small/stellaris-why", "Hopper-v4", _DEMO, _FINAL),
+    ("`stellaris-hpc`", "small/stellaris-hpc", "Hopper-v4", _HPC, _FINAL),
+    ("`minionsrl-training`", "small/minionsrl-training", "CartPole-v1", _AUTHORS, _TIME),
+    ("`minionsrl-training`", "small/minionsrl-training/hopper", "Hopper-v4", _TRAINED, _TIME),
 )
 
 
 def needed() -> Table:
-    """Returns the seeds of each study, the least ratio that they show, and the seeds for ratios of 1.2 and 1.1."""
-    lines = []
-    for study, environment, name in _STUDIES:
-        column = "seconds_to_target" if "minionsrl" in study else "final_return"
-        groups = [[float(row[column]) for row in of if row[column]] for of in runs(study, environment).values()]
-        groups = [of for of in groups if len(of) >= 5 and np.mean(of) > 0]
-        variation = float(np.median([np.std(of, ddof=1) / np.mean(of) for of in groups]))
-        seeds = min(map(len, groups))
-        ratio = 1 + detectable(variation, seeds)
-        what = "time to the target" if "minionsrl" in study else "final return"
-        cells = (f"{variation:.2f}", str(seeds), f"{ratio:.2f}", *(f"{seeds_needed(variation, x)}" for x in (0.2, 0.1)))
-        lines.append((name, environment, what, *cells))
-    headings = (
-        "study",
-        "environment",
-        "outcome",
-        "variation",
-        "seeds",
-        "ratio shown",
-        "seeds for 1.2",
-        "seeds for 1.1",
-    )
-    return Table(headings, lines, left=("environment", "outcome"))
+    """Returns the seeds of each compared pair, the least ratio that they show, and the seeds for ratios of 1.2 and 1.1.
+
+    A run without the outcome, which did not reach the target, is left out; the seeds are those of the system with fewer
+    such runs.
+    """
+    lines: list[Sequence[str]] = []
+    before = ""
+    for name, folder, environment, (first, second, pair), (column, outcome) in _PAIRS:
+        of = runs(folder, environment)
+        both = [[float(row[column]) for row in of[variant] if row[column]] for variant in (first, second)]
+        variations = [float(np.std(values, ddof=1) / np.mean(values)) for values in both]
+        together, seeds = pooled_variation(*variations), min(map(len, both))
+        lines.append(
+            (
+                "the same" if name == before else name,
+                environment,
+                pair,
+                outcome,
+                *(f"{variation:.2f}" for variation in variations),
+                str(seeds),
+                f"{1 + detectable(together, seeds):.2f}",
+                *(f"{seeds_needed(together, effect)}" for effect in (0.2, 0.1)),
+            )
+        )
+        before = name
+    words = ("environment", "pair", "outcome")
+    numbers = ("variation of the first", "of the second", "seeds", "ratio shown", "seeds for 1.2", "seeds for 1.1")
+    return Table(("study", *words, *numbers), lines, left=words)

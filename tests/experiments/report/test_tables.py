@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.report.tables import cluster, counts, learning, results, speed, stellaris, sweeps
+from experiments.report.tables import cluster, counts, learning, powers, results, speed, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -180,3 +180,26 @@ def test_a_prediction(files):
     steps, cost, *_ = cluster.predicted().rows
     assert steps[1:] == ("100", "100", "0.0 %", "-10.0 to +20.0 %")
     assert cost[1:] == ("2.00", "2.00", "0.0 %", "0.0 %")
+
+
+def test_the_seeds_that_a_pair_needs(files, monkeypatch):
+    """Systems that vary by 0.1 and 0.2; one run of the first missed the target.
+
+    By hand: (1.96 + 0.84)^2 (log 1.01 + log 1.04) is 0.386. Three seeds show exp(sqrt(0.386 / 3)); a ratio of 1.2 needs
+    0.386 / log(1.2)^2 = 11.6 seeds and one of 1.1 needs 42.5.
+    """
+    times = {"first": (90, 100, 110, ""), "second": (80, 100, 120), "third": (1, 100)}
+    files(
+        "it/runs.csv",
+        *(
+            {"environment": "Hopper-v4", "system": system, "setting": "", "seed": seed, "seconds": seconds}
+            for system, several in times.items()
+            for seed, seconds in enumerate(several)
+        ),
+    )
+    both, outcome = ("first", "second", "first, second"), ("seconds", "time")
+    monkeypatch.setattr(powers, "_PAIRS", [("`it`", "it", "Hopper-v4", both, outcome)] * 2)
+    numbers = ("0.10", "0.20", "3", "1.43", "12", "43")
+    found = powers.needed()
+    assert found.rows == [(name, "Hopper-v4", "first, second", "time", *numbers) for name in ("`it`", "the same")]
+    assert len(found.headings) == len(found.rows[0])

@@ -8,7 +8,14 @@ import pytest
 from scipy import stats
 
 from experiments.toolkit import statistics
-from experiments.toolkit.statistics import FEWEST, detectable, estimate, interquartile_mean, seeds_needed
+from experiments.toolkit.statistics import (
+    FEWEST,
+    detectable,
+    estimate,
+    interquartile_mean,
+    pooled_variation,
+    seeds_needed,
+)
 
 
 def test_the_middle_half():
@@ -93,3 +100,12 @@ def test_what_is_detectable_with_the_seeds_needed(variation):
     """As many seeds as are needed show the effect, and one fewer does not."""
     n = seeds_needed(variation, 0.1)
     assert detectable(variation, n) <= 0.1 < detectable(variation, n - 1)
+
+
+@pytest.mark.parametrize(("one", "other"), [(0.4, 0.2), (0.05, 0.6)])
+def test_a_pair_with_different_variations(one, other):
+    """By hand: n is the sum of both variances of logarithms, times (1.96 + 0.84)^2, over the squared effect."""
+    variances = math.log(1 + one**2) + math.log(1 + other**2)
+    expected = (1.959964 + 0.841621) ** 2 * variances / math.log(1.2) ** 2
+    assert seeds_needed(pooled_variation(one, other), 0.2) == math.ceil(expected)
+    assert pooled_variation(one, one) == pytest.approx(one)
