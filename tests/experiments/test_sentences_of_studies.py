@@ -8,11 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from experiments import catalogue, reproduce, tuning, tuning_steps
 from experiments.figures.map import outcomes
 from experiments.figures.map.deployments import IN_ROUNDS, SAMPLING_ON
-from experiments.report import claims, recorded
+from experiments.report import claims, pages, recorded
 from experiments.report.tables import TABLES
 from experiments.report.tables.map import bounded
+from experiments.study import repetition
+from experiments.tasks import testbed
 from experiments.toolkit.statistics import estimate
 from tests.experiments.committed import (
     DEPLOYMENTS,
@@ -890,6 +893,64 @@ def test_returns_after_as_many_steps():
     low, high = ([float(row[2].split("(")[1].rstrip(")").split(" to ")[end]) for row in (own, best)] for end in (0, 1))
     assert max(low) < min(high)
     assert not missing("docs/benchmarks.md", f"Ours reaches {best[3]} times the return of the best peer,")
+
+
+def test_the_studies_baseline_after_as_many_steps():
+    """It was tuned for equal time, where a gradient's time does not depend on the minibatch; beside the peers."""
+    steps = tuning_steps.STEPS
+    curves = recorded.runs(rows(SMALL / "stellaris-equal-time" / "curves.csv"), HOPPER, "synchronous").values()
+    ours = estimate([float(np.interp(steps, run["steps"], run["episode_return"])) for run in curves])
+    assert len(curves) == 10
+    returns = {row[0]: row[2].split(" ")[0] for row in TABLES["peers-returns"]().rows}
+    peers = [returns[name] for name in ("Stable-Baselines3, the zoo's Hopper-v4", "Stable-Baselines3, defaults")]
+    peers.append(returns["SBX, defaults"])
+    zoo, defaults, sbx = (f"{ours.middle / float(text):.2f}" for text in peers)
+    tuned = tuning.of(HOPPER)
+    chosen = tuned.settings["synchronous"][tuned.chosen["synchronous"]].algorithm
+    tried = {system.algorithm.minibatch_size for system in tuned.settings["synchronous"].values()}
+    of_peers = {steps * epochs // items for epochs, items in ((10, 64), (5, 32))}  # the defaults, and the zoo's
+    setting = tuning_steps.SETTINGS[tuning_steps.CHOSEN]
+    own = steps * setting.ppo.epochs // setting.minibatch
+    assert testbed.ASSUMED.growth == 0
+    assert (sorted(tried), chosen.minibatch_size, of_peers) == ([512, 1024], 1024, {own})
+    assert not missing(
+        "docs/benchmarks.md",
+        f"has a return of {ours:.0f} after {steps:,} steps of `stellaris-equal-time` (ten seeds, interpolated): "
+        f"{zoo} times the zoo's {peers[0]}, {defaults} times the {peers[1]} of Stable-Baselines3's defaults, and {sbx} "
+        f"times SBX's {peers[2]}. It was tuned for the return after {tuned.seconds:.0f} virtual seconds, in which a "
+        f"gradient takes {1000 * testbed.GRADIENT:.0f} ms whatever its minibatch, so that its minibatches are large: "
+        "of 512 and 1,024 steps, which were tried, those of 1,024 were best. It computes "
+        f"{steps * chosen.epochs // chosen.minibatch_size:,} gradients in these steps; the peers and our setting that "
+        f"was tuned for as many steps compute {own:,}.",
+    )
+
+
+# ---- repetition ------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_repeated():
+    """Every study with committed runs is repeated or named; no committed row is of today's code."""
+    several = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in reproduce.figures()}
+    repeated = {name: one for name, of in several.items() if (one := repetition.chosen(name, of))}
+    assert {one.other for one in repeated.values()} == {"other code"}
+    small = {path.name for path in SMALL.iterdir()} - {*repeated}
+    others = {"cluster-vs-simulation", "minionsrl-ceiling", "minionsrl-learning", "gear-hopper"}
+    assert small == {
+        "stellaris-calibration",
+        "stellaris-hpc-tuning",
+        "stellaris-map-rates",
+        "tuning",
+        "tuning-steps",
+    }
+    text = (pages.ROOT / "docs" / "results.md").read_text()
+    (said,) = re.findall(r"These are not repeated: (.*?)\n\n", text, flags=re.DOTALL)
+    assert {*re.findall("`(.*?)`", said)} == small | others | {
+        "stellaris-training",
+        "stellaris-equal-time",
+        "minionsrl-training",
+    }
+    further = {path.parent.parent.name for path in SMALL.glob("*/*/runs.csv")} - {"tuning"}
+    assert further == {"stellaris-equal-time", "minionsrl-training"}
 
 
 def test_the_registered_outcome_of_the_map(monkeypatch):
