@@ -1,6 +1,7 @@
 """`python -m experiments pages`: writes the tables of results into the README and the pages of `docs/`.
 
-A page marks a table with `<!-- table: NAME -->` on the line before it and `<!-- end -->` on the line after it.
+A page marks a table with `<!-- table: NAME -->` on the line before it and `<!-- end -->` on the line after it. Below a
+table is the provenance of its runs, where it is committed.
 """
 
 import argparse
@@ -8,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from experiments.report.tables import TABLES
+from experiments.report.tables import TABLES, origin, results
 from experiments.report.tables.table import Table
 from experiments.toolkit import shell
 
@@ -82,4 +83,12 @@ def rewritten(text: str, tables: Mapping[str, Callable[[], Table]] = TABLES) -> 
             raise ValueError(f"<!-- table: {name} -->: unknown; choose one of {', '.join(tables)}")
         if marked[i : i + 1] != [name]:
             raise ValueError(f"<!-- table: {name} --> has no end: write <!-- end --> on the line after the table")
-    return _MARKED.sub(lambda found: found[1] + tables[found[2]]().markdown() + found[3], text)
+    return _MARKED.sub(lambda found: found[1] + _block(tables[found[2]]) + found[3], text)
+
+
+def _block(table: Callable[[], Table]) -> str:
+    """Returns a table as Markdown, and below it the provenance of the files from which it is computed."""
+    with results.noted() as paths:
+        written = table().markdown()
+    below = origin.line(paths)
+    return f"{written}\n{below}\n" if below else written

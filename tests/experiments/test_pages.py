@@ -29,6 +29,14 @@ def test_no_table_of_results_is_typed(page):
     assert not [cell for cell in cells if re.match(r"[-\u2212<>~ ]*\d", cell)]
 
 
+def test_every_table_has_its_provenance():
+    """Below the rows, where a blank line ends them."""
+    for page in pages.pages():
+        for table in re.findall("<!-- table: .*? -->\n(.*?)<!-- end -->", page.read_text(), flags=re.DOTALL):
+            *_, below = table.removesuffix("\n").split("\n\n")
+            assert re.fullmatch(r"\*commit [0-9a-f]{7}.*; jax .*\*", below), table
+
+
 def test_every_table_is_on_a_page():
     marked = [name for page in pages.pages() for name in re.findall("<!-- table: (.*) -->", page.read_text())]
     assert sorted(marked) == sorted(TABLES)

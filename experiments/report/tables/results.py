@@ -2,7 +2,8 @@
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.toolkit import output
@@ -13,10 +14,27 @@ RESULTS = Path(__file__).parents[2] / "results"
 REPLAYED = ", replayed"
 
 
-@functools.cache
+#: The paths that `rows` is asked for in a block of `noted`.
+_paths: list[str] = []
+
+
 def rows(path: str) -> Sequence[Mapping[str, str]]:
     """Reads the rows of a CSV file, by its path under `experiments/results/`."""
+    _paths.append(path)
+    return stored(path)
+
+
+@functools.cache
+def stored(path: str) -> Sequence[Mapping[str, str]]:
+    """Reads the rows of a CSV file once."""
     return output.read_rows(RESULTS / path)
+
+
+@contextmanager
+def noted() -> Iterator[Sequence[str]]:
+    """Yields a list, to which `rows` adds the paths that it is asked for in the block."""
+    _paths.clear()
+    yield _paths
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.experiments.figures.lab.test_answers import part
 def reported(tmp_path, monkeypatch):
     """The results' folder, with the report of a study of two methods, in which SAPO has four times PPO's outcome."""
     monkeypatch.setattr(results, "RESULTS", tmp_path)
-    results.rows.cache_clear()
+    results.stored.cache_clear()
     folder = tmp_path / "lab-corrections"
     folder.mkdir()
     tables = {
@@ -24,7 +24,7 @@ def reported(tmp_path, monkeypatch):
         output.write_rows(folder / f"{name}_CartPole.csv.gz", rows)
     answers.report(folder, lag.PRESETS["smoke"])
     yield
-    results.rows.cache_clear()
+    results.stored.cache_clear()
 
 
 @pytest.mark.usefixtures("reported")

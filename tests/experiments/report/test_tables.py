@@ -1,8 +1,10 @@
 """The pages' tables: by hand from small files, and what is left out of the committed ones."""
 
+import json
+
 import pytest
 
-from experiments.report.tables import cluster, counts, learning, powers, results, speed, stellaris, sweeps
+from experiments.report.tables import cluster, counts, learning, origin, powers, results, speed, stellaris, sweeps
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -11,14 +13,14 @@ from experiments.toolkit import output
 def files(tmp_path, monkeypatch):
     """Writes rows into the file with a path under the results' folder, which holds nothing else."""
     monkeypatch.setattr(results, "RESULTS", tmp_path)
-    results.rows.cache_clear()
+    results.stored.cache_clear()
 
     def write(path, *rows):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         output.write_rows(tmp_path / path, rows)
 
     yield write
-    results.rows.cache_clear()
+    results.stored.cache_clear()
 
 
 def test_markdown():
@@ -203,3 +205,57 @@ def test_the_seeds_that_a_pair_needs(files, monkeypatch):
     found = powers.needed()
     assert found.rows == [(name, "Hopper-v4", "first, second", "time", *numbers) for name in ("`it`", "the same")]
     assert len(found.headings) == len(found.rows[0])
+
+
+# ---- provenance ------------------------------------------------------------------------------------------------------
+
+MADE = {"commit": "abcdef0123+", "code": "0123456789", "jax": "0.10.2", "processor": "2 x it", "devices": "cpu, cpu"}
+LINE = "*commit abcdef0+; code 0123456; jax 0.10.2; 2 x it*"
+
+
+@pytest.fixture
+def made(tmp_path, monkeypatch):
+    """Writes JSON under the results' folder."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+
+    def write(path, of):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(json.dumps(of))
+
+    return write
+
+
+def test_without_provenance(made):
+    made("it/summary.json", MADE)
+    assert origin.line(["it/runs.csv", "other/runs.csv"]) == origin.line([]) == ""
+
+
+@pytest.mark.parametrize("name", ["it/provenance.json", "it/runs.json"])
+def test_the_provenance_beside_a_file(made, name):
+    """Of a study, or of one benchmark; an accelerator is named instead of the processor."""
+    made(name, MADE)
+    assert origin.line(["it/runs.csv"] * 2) == LINE
+    made(name, {**MADE, "devices": "cuda H"})
+    assert origin.line(["it/runs.csv"]) == LINE.replace("2 x it", "cuda H")
+
+
+def test_the_provenance_of_parts(made):
+    """A file whose name ends with a part's has that part's, another has both; in several files or in one."""
+    parts = {"one": {**MADE, "commit": "1111111111"}, "two": {**MADE, "commit": "2222222222"}}
+    for part, of in parts.items():
+        made(f"files/provenance_{part}.json", of)
+    made("single/provenance.json", parts)
+    made("old/settings.json", {name: {**of, "devices": "[CpuDevice(id=0)]"} for name, of in parts.items()})
+    for folder in ("files", "single", "old"):
+        assert origin.line([f"{folder}/runs_two.csv.gz"]) == LINE.replace("abcdef0+", "2222222")
+        assert origin.line([f"{folder}/best.csv"]) == LINE.replace("abcdef0+", "1111111, 2222222")
+
+
+def test_the_provenance_of_many(made):
+    """Three values are named, of one file or of several; a missing digest of the code is left out."""
+    made("one/provenance.json", {**MADE, "commit": "11111111; 22222222"})
+    made("two/provenance.json", {**MADE, "commit": "33333333; 44444444", "jax": "0.11.2"})
+    made("old/settings.json", {"part": {name: value for name, value in MADE.items() if name != "code"}})
+    several = "*commit 1111111, 2222222, 3333333 and others; code 0123456; jax 0.10.2, 0.11.2; 2 x it*"
+    assert origin.line(["one/a.csv", "two/a.csv"]) == several
+    assert origin.line(["old/a.csv"]) == "*commit abcdef0+; jax 0.10.2; 2 x it*"
