@@ -8,7 +8,7 @@ from experiments.figures.minionsrl.ceiling import Schedule
 from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
 from experiments.tasks import minionsrl
-from experiments.toolkit.statistics import Estimate
+from experiments.toolkit.statistics import Estimate, estimate
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
@@ -110,10 +110,41 @@ def rows_of(place: str) -> Sequence[Mapping[str, str]]:
 
 def pooled(*places: str) -> Sequence[Mapping[str, str]]:
     """Returns the rows of the table of all runs of several places, as `minionsrl-training` writes them."""
+    return [dict(zip(training.HEADINGS, row, strict=True)) for row in training.to_target(_runs(*places))]
+
+
+def bounded() -> Table:
+    """Returns what trained schedulers take of Max's time and cost, without the failed runs and with all runs.
+
+    A run whose budget ended before the target counts at the time and at the cost at which it ended. It would have taken
+    longer to the target and cost more, so that the ratios of all runs are lower bounds.
+    """
+    lines = []
+    for place in _SHOWN:
+        runs = _runs(place, *_CONTINUED.get(place, ()))
+        for (environment, testbed, name), of in runs.items():
+            if not name.startswith(training.LEARNED):
+                continue
+            pairs = [(run, runs[environment, testbed, str(training.ALL)][seed]) for seed, run in of.items()]
+            reached = [(run, other) for run, other in pairs if run.reached]
+            ratios = (
+                f"{estimate([run.spent[column] / other.spent[column] for run, other in several]):.2f}"
+                for column in (0, 1)
+                for several in (reached, pairs)
+            )
+            label = f"{environment}, {minionsrl.label(testbed)}"
+            lines.append((label, name, f"{len(reached)} of {len(pairs)}", *ratios))
+    relative = (f"{spent} / Max's, {which}" for spent in ("s", "USD") for which in ("of these", "of all at least"))
+    headings = ("", "scheduler", "reached", *relative)
+    return Table(headings, lines, left=headings[1:2])
+
+
+def _runs(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.Run]]:
+    """Returns the runs of several places by seed, by environment, testbed and schedule."""
     runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
     for row in (row for place in places for row in rows(f"{place}/runs.csv")):
         runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = _run(row)
-    return [dict(zip(training.HEADINGS, row, strict=True)) for row in training.to_target(runs)]
+    return runs
 
 
 def _run(row: Mapping[str, str]) -> training.Run:

@@ -4,7 +4,18 @@ import json
 
 import pytest
 
-from experiments.report.tables import cluster, counts, learning, origin, powers, results, speed, stellaris, sweeps
+from experiments.report.tables import (
+    cluster,
+    counts,
+    learning,
+    minionsrl,
+    origin,
+    powers,
+    results,
+    speed,
+    stellaris,
+    sweeps,
+)
 from experiments.report.tables.table import Table
 from experiments.toolkit import output
 
@@ -148,6 +159,27 @@ def test_a_sweep_pools_its_baseline(files):
         ("variation 1", "4.00", "0.500", "0.250"),
         ("a gradient takes four times as long", "2.00", "0.250", "0.500"),
     ]
+
+
+def test_failed_runs_count_where_their_budget_ended_them(files, monkeypatch):
+    """Of four runs two reach the target within 0.03165 USD; the third reaches it in the round that exceeds them."""
+    monkeypatch.setattr(minionsrl, "_SHOWN", ("it",))
+    same = {"environment": "CartPole-v1", "testbed": "authors", "steps": 4096, "versions": 1, "cost_azure": 1}
+    learned = ((80, 0.02, 80), (90, 0.028, 90), (120, 0.032, 120), (150, 0.036, ""))
+    runs = {"32": [(100, 0.04, 100)] * 4, "learned, for time": learned}
+    files(
+        "it/runs.csv",
+        *(
+            {**same, "schedule": name, "seed": seed, "virtual_seconds": seconds, "cost_pay_per_use": cost}
+            | {"seconds_to_target": reached}
+            for name, of in runs.items()
+            for seed, (seconds, cost, reached) in enumerate(of)
+        ),
+    )
+    (row,) = minionsrl.bounded().rows
+    assert row[1:3] == ("learned, for time", "2 of 4")
+    assert row[3:5] == ("0.85 (0.80 to 0.90)", "1.05 (0.80 to 1.50)")
+    assert row[5:7] == ("0.60 (0.50 to 0.70)", "0.75 (0.50 to 0.90)")
 
 
 def test_a_benchmark(files):
