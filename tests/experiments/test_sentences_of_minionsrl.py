@@ -1,6 +1,7 @@
 """The answers about what a scheduler of actors could save are those of the committed tables."""
 
 import functools
+import json
 import math
 import statistics
 from collections.abc import Iterable
@@ -54,7 +55,12 @@ def test_the_runs() -> None:
     assert sum(map(len, runs.values())) == 9680
     assert not missing(PAGE, "All fixed numbers of actors and 210 schedules of two levels were run", "9,680 runs")
     for testbed in TESTBEDS:
-        assert "NVIDIA H100" in (STUDY / f"provenance_{testbed}.json").read_text()
+        written = json.loads((STUDY / f"provenance_{testbed}.json").read_text())
+        assert "NVIDIA H100" in written["devices"]
+        assert written["commit"].endswith("+")
+        # Python 3.12 has this digest of `stellaris/` at 89efb0a.
+        assert written["code"] == "32ed86f3a3c98fbd"
+        assert not missing(PAGE, f"names a changed tree of {written['commit'][:7]}, and", f"jax {written['jax']};")
 
 
 def test_the_authors_learner() -> None:
@@ -359,6 +365,8 @@ def test_half_cheetah_on_the_event_loop() -> None:
     own = [row for row in runs if row["schedule"] == name]
     assert len(own) == 11
     assert within[name] == 6
+    assert {*costs} == {"8", "16", "24", "32", name}
+    assert not missing(PAGE, "Adapt, Azure ML and IMPACT were not run on HalfCheetah.")
     fixed = {number: [float(part.split(" ")[0]) for part in table[number]] for number in ("8", "16", "24")}
     assert not [number for number, (longer, cost) in fixed.items() if longer <= 1.05 and cost <= 0.75]
     file = "HalfCheetah-v4-authors-0.0003-time-fine-tuned"
@@ -425,6 +433,11 @@ def test_what_two_cores_do_not_afford() -> None:
         gradient = float(of[environment, "learner: a gradient"]["median, ms"]) / minibatch.minibatch_size
         return samples * (sampling + minionsrl.GRADIENTS * gradient) / 1000
 
+    left_out = {task for task, _ in papers_table()} - {"Hopper", "HalfCheetah"}
+    assert left_out == {"Humanoid", "Qbert", "Gravitar", "SpaceInvaders"}
+    assert not missing(
+        PAGE, "lacks the paper's other tasks, Humanoid, Qbert, Gravitar and SpaceInvaders, which two cores"
+    )
     atari = seconds("Qbert-v5", minionsrl.PAPERS_FRAGMENT_ATARI)
     humanoid = seconds("Humanoid-v4", minionsrl.PAPERS_FRAGMENT)
     assert round(200_000 / 6_144 * atari / 3600) == 2
@@ -491,6 +504,8 @@ def test_acrobot() -> None:
         for name in ("scratch", "tuned")
     )
     fixed, own, before = scratch["always 16"], scratch[SHARED], tuned["before fine-tuning"]
+    assert {name for of in (scratch, tuned) for name in of if name.startswith("a")} == {"all actors", "always 16"}
+    assert not missing(PAGE, "on Acrobot, which is, only 16 and 32 actors were run.")
     assert {row["reached"] for row in (fixed, own, before)} == {"20"}
     # Fine-tuning kept the scheduler as it was: all numbers are equal.
     assert {**tuned[SHARED], "way": "", "seed": ""} == {**before, "way": "", "seed": ""}
