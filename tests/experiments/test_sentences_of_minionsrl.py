@@ -12,6 +12,7 @@ import pytest
 
 from experiments.figures.minionsrl import ways
 from experiments.figures.minionsrl.training import papers_table
+from experiments.report import claims
 from experiments.report.tables import minionsrl as tables
 from experiments.tasks import minionsrl, presets
 from experiments.toolkit.statistics import interquartile_mean
@@ -520,6 +521,16 @@ def test_acrobot() -> None:
         f"{own['within_budget']}.",
         f"is within it in {before['within_budget']}.",
     )
+    (note,) = (one.note for one in claims.claims() if one.claim == "scheduler training cost saved by fine-tuning")
+    (longer, cost), (scratch_longer, scratch_cost) = (
+        [f"{float(row[name]):.2f}" for name in ("time", "cost")] for row in (before, own)
+    )
+    runs_of = {
+        name: rows(RESULTS / "minionsrl-learning" / "acrobot" / name / "training_acrobot.csv")[-1]["episodes"]
+        for name in ("scratch", "tuned")
+    }
+    assert f"as it is, takes {longer} of Max's time for {cost} of its cost, and {runs_of['tuned']} runs of" in note
+    assert f"one that {runs_of['scratch']} runs of Acrobot trained takes {scratch_longer} for {scratch_cost}." in note
 
 
 def test_one_round() -> None:
