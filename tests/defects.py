@@ -283,7 +283,7 @@ DEFECTS = (
     Defect("stellaris/lab/program.py", "row = (number + 1) % self", "row = number % self"),
     Defect("stellaris/lab/program.py", "_evaluated(keys, version,", "_evaluated(keys, self._version(carry, number),"),
     Defect("stellaris/lab/program.py", "[number // every - 1]", "[number // every - 2]"),
-    Defect("stellaris/lab/runs.py", 'else {"seed": seed})', 'else {"seed": numbers[0]})'),
+    Defect("stellaris/lab/runs.py", "numbers[several[0]]}", "numbers[0]}"),
     Defect("stellaris/lab/program.py", "keys.batches, i + 1, carry", "keys.batches, i, carry"),
     Defect("stellaris/lab/program.py", "(keys.seed + where, starts)", "(keys.seed + 0 * where, starts)"),
     Defect("stellaris/lab/program.py", "chosen(starts != NONE, fresh", "chosen(starts == NONE, fresh"),

@@ -105,6 +105,8 @@ def runs_of(
     policy = workload.make_policy(environment.spec)
     check_memoryless(policy)
     by_seed = not isinstance(schedule, Schedule) and "seed" in inspect.signature(schedule).parameters
+    # The places of the seeds whose runs have the same schedule.
+    together: list[Sequence[int]] = [[i] for i in range(len(numbers))] if by_seed else [range(len(numbers))]
     made: dict[frozenset[Any], tuple[Schedule, Sizes, str]] = {}
     runs = []
     for label, one in algorithms.items():
@@ -113,8 +115,8 @@ def runs_of(
             arguments = {name: value for name, value in chosen.items() if not _is_setting(name)}
             fixed, numeric = _settings(chosen, one, aggregator, values_of)
             first = (list(algorithms).index(label),) if isinstance(algorithm, Mapping) else ()
-            for seed in numbers if by_seed else [None]:
-                given = arguments | ({} if seed is None else {"seed": seed})
+            for several in together:
+                given = arguments | ({"seed": numbers[several[0]]} if by_seed else {})
                 # The names count, because each label of an axis may set them in another order; so do the types, because
                 # 1 and True are equal, and may differ.
                 key = frozenset((name, type(value), value) for name, value in given.items())
@@ -137,11 +139,7 @@ def runs_of(
                     sizes,
                     evaluation,
                 )
-                runs += [
-                    Run((*first, *place, i), of, static, numeric, own, structure)
-                    for i, of in enumerate(numbers)
-                    if seed is None or of == seed
-                ]
+                runs += [Run((*first, *place, i), numbers[i], static, numeric, own, structure) for i in several]
     check_names(axes, (f"cost_{sheet}" for own, *_ in made.values() for sheet in own.costs))
     # Runs with different lags need different numbers of past versions. All runs keep the largest number, so that they
     # share a program.

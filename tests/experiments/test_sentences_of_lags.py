@@ -1,5 +1,7 @@
 """The answers of the studies of lags are those of the committed tables: which method, at which lag, above which."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -12,18 +14,18 @@ CARTPOLE, ACROBOT, BREAKOUT = "CartPole", "Acrobot-v1", "Breakout-MinAtar"
 NONE = "no correction"
 
 
-def outcomes(rate):
+def outcomes(rate, study="lab-lag"):
     """The outcome with its interval, by task, method and lag."""
     return {
         (row["task"], row["method"], int(row["lag"])): tuple(float(row[name]) for name in ("score", "low", "high"))
-        for row in rows(RESULTS / "lab-lag" / "curves.csv")
+        for row in rows(RESULTS / study / "curves.csv")
         if row["rate"] == rate
     }
 
 
-def above(task, one, other, rate="best"):
+def above(task, one, other, rate="best", study="lab-lag"):
     """The lags at which the interval of one method lies above that of the other."""
-    of = outcomes(rate)
+    of = outcomes(rate, study)
     lags = sorted({lag for where, _, lag in of if where == task})
     return [lag for lag in lags if of[task, one, lag][1] > of[task, other, lag][2]]
 
@@ -198,3 +200,58 @@ def test_cosines():
         f"GRPO has {fast[0]} without lag and {fast[1]} at 16, which is close to GAC's pattern, and at 0.0002 it has "
         f"{slow[0]} without lag.",
     )
+
+
+def test_the_newest_policy():
+    newest, sampled = outcomes("best", "lab-newest"), outcomes("best")
+    half, before = (
+        {
+            row["task"]: row
+            for row in rows(RESULTS / study / "half.csv")
+            if (row["method"], row["rate"]) == ("PPO", "best")
+        }
+        for study in ("lab-newest", "lab-lag")
+    )
+    impact = next(
+        row
+        for row in rows(RESULTS / "lab-newest" / "half.csv")
+        if (row["task"], row["method"], row["rate"]) == (ACROBOT, "IMPACT", "best")
+    )
+
+    def of(*place, digits=0):
+        score, low, high = (f"{x:.{digits}f}" for x in newest[place])
+        return f"{score} ({low} to {high})"
+
+    def halves(rows, task):
+        return f"{rows[task]['half']} ({rows[task]['interval']})"
+
+    lags = (CARTPOLE, "PPO", 128), (CARTPOLE, "PPO", 256)
+    assert not missing(
+        PAGE,
+        f"PPO's newest policies have {of(*lags[0])}, where those that sampled have {sampled[lags[0]][0]:.0f}; with "
+        f"data 256 batches old {of(*lags[1], digits=1)}, where those that sampled have {sampled[lags[1]][0]:.1f}.",
+        f"PPO loses half at {half[CARTPOLE]['half']} batches ({half[CARTPOLE]['interval']}), and not at "
+        f"{before[CARTPOLE]['half']}.",
+        f"{halves(half, ACROBOT)}, where it was {before[ACROBOT]['half']}. With data 128",
+        f"IMPACT keeps half up to {impact['half']} ({impact['interval']}), and is above PPO at a lag of 1 and from 4 "
+        "on.",
+        f"yet PPO has {of(CARTPOLE, 'PPO', 0)} on CartPole here, and {sampled[CARTPOLE, 'PPO', 0][0]:.0f} "
+        f"({sampled[CARTPOLE, 'PPO', 0][1]:.0f} to {sampled[CARTPOLE, 'PPO', 0][2]:.0f}) by 32 seeds.",
+    )
+    for found in (newest, sampled):  # it has learned nothing on Acrobot
+        assert found[ACROBOT, "PPO", 128][0] < 0.05 * found[ACROBOT, "PPO", 0][0]
+    assert above(ACROBOT, "IMPACT", "PPO", study="lab-newest") == [1, 4, 8, 16, 32, 64, 128, 256]
+    for method in (NONE, "V-trace", "IMPACT"):
+        for study in ("lab-lag", "lab-newest"):
+            assert {128, 256} <= {*above(CARTPOLE, method, "PPO", study=study)}
+    assert above(ACROBOT, "V-trace", "PPO") == [32, 128, 256]
+    assert not above(ACROBOT, "V-trace", "PPO", study="lab-newest")
+    runs = rows(RESULTS / "lab-newest" / "runs.csv")
+    assert sorted({int(row["seed"]) for row in runs}) == [*range(8)]
+    assert [*dict.fromkeys(row["task"] for row in runs)] == [CARTPOLE, ACROBOT]
+    settings = json.loads((RESULTS / "lab-newest" / "settings.json").read_text())
+    minutes = sum(of["seconds"] for of in settings.values()) / 60
+    assert not missing(PAGE, f"on CartPole and Acrobot: {len(runs):,} runs in {minutes:.0f} minutes of a core.")
+    cartpole, acrobot = (float(half[task]["half"]) for task in (CARTPOLE, ACROBOT))
+    assert not missing("docs/results.md", f"by the newest policy it is {cartpole:.0f} on CartPole and {acrobot:.0f} on")
+    assert not missing("README.md", f"at {4 * cartpole:.0f} and {4 * acrobot:.0f})")  # four gradients a batch

@@ -114,6 +114,8 @@ def ran() -> Table:
         ("`gear-hopper`", f"{len(seeds)}", "[learning from trajectories](replay.md#learning-from-trajectories)")
     )
     lines.append(("`lab-lag`", f"{len(rows('lab-lag/runs.csv')):,}", "[return against lag](results/lab-lag.md)"))
+    where = "[return of the newest policy against lag](results/lab-lag.md#the-newest-policy)"
+    lines.append(("`lab-newest`", f"{len(rows('lab-newest/runs.csv')):,}", where))
     tasks = ("CartPole", "Acrobot-v1", "Breakout-MinAtar")
     parts = ("lags", "patterns", "border")
     several = sum(len(rows(f"lab-corrections/{part}_{task}.csv.gz")) for part in parts for task in tasks)
