@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris.acting import jax_env
 from stellaris.acting.jax_env import JaxEnvironment, Slot
@@ -41,7 +42,7 @@ class Keys(NamedTuple):
     batches: jax.Array  #: key of the shuffles; each batch folds its number into this key.
     noise: jax.Array  #: key of the actions' noise; each piece folds its `noise` number into this key.
     seed: jax.Array  #: seed of the environment in slot 0; slot i has `seed + i`.
-    evaluations: Array  #: int32: the seed of each evaluation; `[0]` without evaluations.
+    evaluations: Array = np.zeros(0, np.int32)  #: the seed of each evaluation.
 
 
 class Carry(NamedTuple):
