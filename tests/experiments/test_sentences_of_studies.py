@@ -934,7 +934,7 @@ def test_what_is_not_repeated():
     repeated = {name: one for name, of in several.items() if (one := repetition.chosen(name, of))}
     assert {one.other for one in repeated.values()} == {"other code"}
     small = {path.name for path in SMALL.iterdir()} - {*repeated}
-    others = {"cluster-vs-simulation", "minionsrl-ceiling", "minionsrl-learning", "gear-hopper"}
+    others = {"cluster-vs-simulation", "minionsrl-ceiling", "minionsrl-learning", "lab-newest", "gear-hopper"}
     assert small == {
         "stellaris-calibration",
         "stellaris-hpc-tuning",
