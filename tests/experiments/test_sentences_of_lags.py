@@ -254,4 +254,4 @@ def test_the_newest_policy():
     assert not missing(PAGE, f"on CartPole and Acrobot: {len(runs):,} runs in {minutes:.0f} minutes of a core.")
     cartpole, acrobot = (float(half[task]["half"]) for task in (CARTPOLE, ACROBOT))
     assert not missing("docs/results.md", f"by the newest policy it is {cartpole:.0f} on CartPole and {acrobot:.0f} on")
-    assert not missing("README.md", f"at {4 * cartpole:.0f} and {4 * acrobot:.0f})")  # four gradients a batch
+    assert not missing("README.md", f"it is {4 * cartpole:.0f} and {4 * acrobot:.0f}.)")  # four gradients a batch
