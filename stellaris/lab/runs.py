@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -88,8 +89,8 @@ def runs_of(
     numbers = list(range(int(seeds))) if isinstance(seeds, int | np.integer) else list(seeds)
     for seed in numbers:
         checks.seed(seed=seed)
-        if numbers.count(seed) > 1:
-            raise ValueError(f"seeds={seeds!r} has {seed} twice, whose runs would be equal: give each seed once")
+    if twice := [seed for seed, count in Counter(numbers).items() if count > 1]:
+        raise ValueError(f"seeds={seeds!r} has {twice[0]} twice, whose runs would be equal: give each seed once")
     check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
     algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}
@@ -121,12 +122,8 @@ def runs_of(
                 # 1 and True are equal, and may differ.
                 key = frozenset((name, type(value), value) for name, value in given.items())
                 if key not in made:
-                    own = _schedule(schedule, given)
-                    _check_evaluation(evaluation, own)
-                    sizes, plan = plan_of(own)
-                    columns = [np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE]
-                    structure = digest([*columns, np.shape(plan.gradient_held)])
-                    made[key] = own, sizes, structure
+                    made[key] = _made(schedule, given)
+                    _check_evaluation(evaluation, made[key][0])
                 own, sizes, structure = made[key]
                 _check_schedule(own, workload, policy, fixed["algorithm"], aggregator)
                 static = Static(
@@ -201,6 +198,14 @@ def _settings_of(axes: Axes) -> tuple[list[list[Mapping[str, Any]]], dict[str, l
 
 def _is_setting(name: str) -> bool:
     return name == "rho" or name.startswith(_SETTINGS)
+
+
+def _made(schedule: Schedules, arguments: Mapping[str, Any]) -> tuple[Schedule, Sizes, str]:
+    """Returns the schedule of some arguments, the sizes of its plan, and the hash of its structure."""
+    own = _schedule(schedule, arguments)
+    sizes, plan = plan_of(own)
+    columns = [np.asarray(plan._asdict()[name]).tobytes().hex() for name in _STRUCTURE]
+    return own, sizes, digest([*columns, np.shape(plan.gradient_held)])
 
 
 def _schedule(schedule: Schedules, arguments: Mapping[str, Any]) -> Schedule:
