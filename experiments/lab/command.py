@@ -204,8 +204,8 @@ def shown() -> Callable[[Progress], None]:
 def _table(result: "xr.Dataset", axes: Sequence[str], last: int) -> list[dict[str, Any]]:
     """Returns one row per run: settings, seed, mean returns, and the mean lag of the data.
 
-    `final_return` is of the policies of the last updates, and `mean_return` of those of all updates. `sampled_return`
-    is of the episodes that were sampled during the last updates, by policies as old as the data.
+    `final_return` scores the policies of the last updates, and `mean_return` the policies of all updates.
+    `sampled_return` scores the episodes sampled during the last updates, by policies as old as the data.
     """
     final, whole = (mean_evaluation(result, updates) for updates in (last, result.sizes["update"]))
     sampled = mean_return(result, last)

@@ -116,7 +116,7 @@ class Programs:
         return self._params[key]
 
     def _evaluations(self, run: Run) -> NDArray:
-        """The seeds of the evaluations of a run, which are those of `train`."""
+        """Returns the seeds of a run's evaluations, as in `train`."""
         evaluation, updates = run.static.evaluation, run.schedule.updates
         numbers = [] if evaluation is None else range(evaluation.every, updates + 1, evaluation.every)
         return np.array([evaluation_seed(run.seed, number) for number in numbers], np.int32)

@@ -75,8 +75,8 @@ def sweep(
         follow from its seed as in `train`.
       aggregator: applies the gradients, if the schedule queues them; None if it learns from whole batches.
       rho: truncation level of the global ratio cap over the policies that all learners hold; `math.inf` for no cap.
-      evaluation: evaluates versions of the policy by whole episodes in environments of their own, with the seeds of
-        `train`; `every` counts updates. None for none: `episode_return` is of the policies that sampled, which with an
+      evaluation: evaluates versions of the policy by whole episodes in separate environments, with the seeds of
+        `train`; `every` counts updates. None for none: `episode_return` scores the policies that sampled, which with an
         imposed lag are older than the policies that learn.
       block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
         exceeds the cache, and 256 on each device of another kind.
@@ -183,10 +183,17 @@ def mean_evaluation(result: "xr.Dataset", last: int) -> "xr.DataArray":
       last: the number of updates to average over, at least 1; all updates of a run that has fewer.
 
     Raises:
-      ValueError: if the result has no evaluations.
+      ValueError: if the sweep ran without an evaluation.
+
+    Example:
+      >>> import xarray as xr
+      >>> evaluated = ("seed", "update"), [[float("nan"), 8.0, float("nan"), 10.0]]
+      >>> result = xr.Dataset({"evaluation_return": evaluated}, {"update": [1, 2, 3, 4], "updates": ("seed", [4])})
+      >>> mean_evaluation(result, last=3).values.tolist(), mean_evaluation(result, last=2).values.tolist()
+      ([9.0], [10.0])
     """
     if "evaluation_return" not in result:
-        raise ValueError("result has no evaluation_return: pass evaluation=Evaluation(every=...) to sweep")
+        raise ValueError("evaluation_return is missing from the result: pass evaluation=Evaluation(every=...) to sweep")
     mean: xr.DataArray = _last(result[["evaluation_return"]], last).evaluation_return.mean("update")
     return mean
 

@@ -83,7 +83,7 @@ class Evaluation:
     """The settings of evaluations, which use separate environments and affect neither clock, bill nor randomness.
 
     Args:
-      every: number of rounds between two evaluations.
+      every: number of rounds between two evaluations; in a sweep of the lab, number of updates.
       episodes: number of episodes of each evaluation.
 
     Raises:

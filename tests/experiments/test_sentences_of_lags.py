@@ -228,8 +228,9 @@ def test_the_newest_policy():
     lags = (CARTPOLE, "PPO", 128), (CARTPOLE, "PPO", 256)
     assert not missing(
         PAGE,
-        f"PPO's newest policies have {of(*lags[0])}, where those that sampled have {sampled[lags[0]][0]:.0f}; with "
-        f"data 256 batches old {of(*lags[1], digits=1)}, where those that sampled have {sampled[lags[1]][0]:.1f}.",
+        f"PPO's newest policies have {of(*lags[0])}, where the policies that sampled have {sampled[lags[0]][0]:.0f}; "
+        f"with data 256 batches old {of(*lags[1], digits=1)}, where the policies that sampled have "
+        f"{sampled[lags[1]][0]:.1f}.",
         f"PPO loses half at {half[CARTPOLE]['half']} batches ({half[CARTPOLE]['interval']}), and not at "
         f"{before[CARTPOLE]['half']}.",
         f"{halves(half, ACROBOT)}, where it was {before[ACROBOT]['half']}. With data 128",

@@ -919,7 +919,7 @@ def test_the_studies_baseline_after_as_many_steps():
         f"{zoo} times the zoo's {peers[0]}, {defaults} times the {peers[1]} of Stable-Baselines3's defaults, and {sbx} "
         f"times SBX's {peers[2]}. It was tuned for the return after {tuned.seconds:.0f} virtual seconds, in which a "
         f"gradient takes {1000 * testbed.GRADIENT:.0f} ms whatever its minibatch, so that its minibatches are large: "
-        "of 512 and 1,024 steps, which were tried, those of 1,024 were best. It computes "
+        "of 512 and 1,024 steps, which were tried, 1,024 was best. It computes "
         f"{steps * chosen.epochs // chosen.minibatch_size:,} gradients in these steps; the peers and our setting that "
         f"was tuned for as many steps compute {own:,}.",
     )

@@ -20,7 +20,7 @@ PRESETS: Mapping[str, lag.Preset] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options, which are those of `lab-lag`."""
+    """Adds the options of `lab-lag`."""
     lag.add_arguments(parser, "lab-newest")
 
 

@@ -11,7 +11,7 @@ _MOST, _DIGITS = 3, 7
 
 
 def line(paths: Iterable[str]) -> str:
-    """Returns the provenance that is committed beside files, in one line of Markdown; without any, the empty string.
+    """Returns the committed provenance of files in one line of Markdown, or the empty string if they lack it.
 
     Args:
       paths: the CSV files from which a table was computed, by their paths under `experiments/results/`.
@@ -27,7 +27,7 @@ def line(paths: Iterable[str]) -> str:
 
 
 def _beside(path: Path) -> Iterator[Mapping[str, str]]:
-    """Yields the provenance of a file: of its own parts of a study, if its name ends with theirs, else of all parts."""
+    """Yields the provenance of a file: of the parts of a study with which its name ends, or else of all parts."""
     name = path.name.split(".")[0]
     parts: dict[str, Mapping[str, str]] = {}
     for place in (path.with_name(f"{name}.json"), *sorted(path.parent.glob("provenance*.json"))):
@@ -40,7 +40,7 @@ def _beside(path: Path) -> Iterator[Mapping[str, str]]:
 
 
 def _parts(place: Path) -> Mapping[str, Mapping[str, str]]:
-    """Returns the provenance in a file, by part: the file's, or those that it holds by name."""
+    """Returns the provenance in a file by part: one that is named by the file, or several named in it."""
     known = json.loads(place.read_text())
     several = {place.stem.removeprefix("provenance_"): known} if "commit" in known else known
     return {part: one for part, one in several.items() if isinstance(one, dict) and "commit" in one}

@@ -44,8 +44,8 @@ _PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = 
 def needed() -> Table:
     """Returns the seeds of each compared pair, the least ratio that they show, and the seeds for ratios of 1.2 and 1.1.
 
-    A run without the outcome, which did not reach the target, is left out; the seeds are those of the system with fewer
-    such runs.
+    A run without the outcome, which did not reach the target, is left out; `seeds` counts the runs of the system that
+    has fewer.
     """
     lines: list[Sequence[str]] = []
     before = ""
