@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from experiments.figures.minionsrl import ways
+from experiments.figures.minionsrl import ceiling, training, ways
 from experiments.figures.minionsrl.training import papers_table
 from experiments.report import claims
 from experiments.report.tables import minionsrl as tables
@@ -596,6 +596,14 @@ def test_in_short() -> None:
         "HalfCheetah.".format(*few["CartPole-v1"], *few[HOPPER], *few["HalfCheetah-v4"]),
         f"Two schedulers trained as published keep to the budget in {kept} of 20 runs.",
     )
+
+
+@pytest.mark.parametrize("testbed", TESTBEDS)
+def test_the_best_of_the_ceiling_runs_on_the_event_loop(testbed: str) -> None:
+    """By time, by cost, and by cost at equal time, a fixed number and two levels each."""
+    several = best(testbed).values()
+    found = {ceiling.Schedule(*(int(row[column]) for column in ("first", "then", "change"))) for row in several}
+    assert found == {*training.BEST["CartPole-v1", testbed]}
 
 
 class Bound(NamedTuple):

@@ -1,11 +1,13 @@
 """MinionsRL's comparison on the event loop: its variants, and what its report makes of runs, which are made up here."""
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
@@ -16,7 +18,7 @@ from experiments.study import tidy
 from experiments.study.cells import Cell, Finished
 from experiments.tasks import minionsrl
 from experiments.toolkit.output import read_rows
-from stellaris.scheduling import Adapt, Learned
+from stellaris.scheduling import Adapt, Learned, State
 from stellaris.systems import Budget
 
 BASELINES = ("MinionsRL-Adapt", "Azure ML", "IMPACT")
@@ -177,7 +179,22 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
         "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
     }
-    assert len(costs) == 3 * (len(training.SCHEDULES) + len(BASELINES)) + 2
+    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(map(len, training.BEST.values()))
+    assert len(costs) == every + 4
+    assert costs["authors: learned, for time, played on"] == np.inf
+
+
+def test_a_run_that_is_played_on_keeps_the_first_decision() -> None:
+    """It is that of the run with a budget, which is part of the state; later rounds decide nothing."""
+    scheduler = Learned.untrained(most=32, seed=0)
+    first = State(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, budget=math.inf)
+    later = State(2, 1.0, 20.0, 0.1, 0.4, 2.0, 3.0, budget=math.inf)
+    played_on = training.PlayedOn(scheduler, budget=0.02)
+    keys = jax.random.split(jax.random.key(0), 8)
+    decided = [scheduler.decide([first._replace(budget=0.02)], most=32, key=key) for key in keys]
+    assert len(set(decided)) > 4
+    for states in ([first], [first, later], [first, later, later]):
+        assert [played_on.decide(states, most=32, key=key) for key in keys] == decided
 
 
 def test_a_variant_is_of_its_testbed() -> None:
@@ -187,7 +204,8 @@ def test_a_variant_is_of_its_testbed() -> None:
         variants = training._variants(environment)
         assert len({one.name for one in variants}) == len(variants)
         baselines = [one for one in BASELINES if environment != "Acrobot-v1" or one != "MinionsRL-Adapt"]
-        assert len(variants) == len(testbeds) * (len(training.SCHEDULES) + len(baselines))
+        best = sum(len(some) for (task, _), some in training.BEST.items() if task == environment)
+        assert len(variants) == len(testbeds) * (len(training.SCHEDULES) + len(baselines)) + best
         for one in variants:
             task, name = testbeds[one.factors["testbed"]], one.factors["schedule"]
             system: Any = one.contender.system
