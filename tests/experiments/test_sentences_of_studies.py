@@ -10,6 +10,7 @@ import pytest
 
 from experiments import catalogue, reproduce, tuning, tuning_steps
 from experiments.figures.map import outcomes
+from experiments.figures.map.command import WAYS
 from experiments.figures.map.deployments import IN_ROUNDS, SAMPLING_ON
 from experiments.report import claims, pages, recorded
 from experiments.report.tables import TABLES
@@ -347,11 +348,11 @@ class Ahead(NamedTuple):
         return f"{self.ratio:.1f} ({self.low:.1f} to {self.high:.1f})"
 
 
-def advantages(what, growth):
-    """The measured ratios in the map's table of answers, by variation, actors, κ and task; and the upper bounds."""
+def advantages(what, growth, table="map-answers"):
+    """The measured ratios in a table of answers of the map, by variation, actors, κ and task; and the upper bounds."""
     found, bounds = {}, {}
-    headings = TABLES["map-answers"]().headings
-    for equal, variation, actors, *cells in TABLES["map-answers"]().rows:
+    headings = TABLES[table]().headings
+    for equal, variation, actors, *cells in TABLES[table]().rows:
         if equal == f"{what}, g = {growth}":
             for heading, cell in zip(headings[3:], cells, strict=True):
                 task, kappa = heading.split(", κ = ")
@@ -573,6 +574,48 @@ def test_ahead_on_cartpole_from_two_on():
     missed = [row for row in rows(RESULTS / "stellaris-map" / "eta_Acrobot-v1.csv") if row["missed"] == "True"]
     of = {(row["system"], row["variation"]) for row in missed if row["learners"] == "4"}
     assert {(SAMPLING_ON, "0.1"), (SAMPLING_ON, "1.0")} <= of
+
+
+def test_where_learners_that_share_a_gpu_win():
+    """At equal time; the ratios whose intervals are above 1, and the testbed's, between two deployments of the map."""
+    on, _ = advantages("time", 0, "map-answers-shared")
+    ahead = {place: of for place, of in on.items() if of.low > 1}
+    assert set(ahead) == {(v, "sampling on", kappa, "CartPole") for v, kappa in _STRONG}
+    assert {of.learners for of in ahead.values()} == {8, 16}
+    split, _ = advantages("time", 1, "map-answers-shared")
+    assert [place for place, of in split.items() if of.low > 1] == [(1.0, "sampling on", 4.0, "CartPole")]
+    (marked,) = (mark for way in WAYS for mark in way.marks if mark.letter == "T")
+    assert 2 < marked.kappa < 4
+    near = {}
+    for task in ("CartPole", "Acrobot-v1"):
+        for row in rows(RESULTS / "stellaris-map" / f"map_{task}_shared.csv"):
+            here = (row["what"], row["growth"], row["variation"], row["learners"]) == ("time", "0.0", "0.1", "4.0")
+            if here and row["kappa"] in ("2.0", "4.0"):
+                near.setdefault((task, row["system"]), []).append(row)
+    ends = {
+        place: " to ".join(dict.fromkeys(f"{float(row['best']):.1f}" for row in two)) for place, two in near.items()
+    }
+    assert all(len(two) == 2 for two in near.values())
+    assert all(float(row["best_low"]) < 1 < float(row["best_high"]) for row in near["CartPole", SAMPLING_ON])
+    four, sixteen = (
+        " and ".join(str(ahead[v, "sampling on", kappa, "CartPole"]) for v in (0.1, 1.0)) for kappa in (4.0, 16.0)
+    )
+    assert not missing(
+        MAP,
+        f"ahead on CartPole from κ = 4 on: {four} times at κ = 4, at a variation of 0.1 and 1, and {sixteen} times at "
+        "κ = 16, which takes 8 to 16 learners, on two to four GPUs.",
+        "it is ahead at κ = 4 and a variation of 1 alone. In rounds, and on Acrobot, it is nowhere shown to be ahead.",
+        f"the ratio is {ends['CartPole', SAMPLING_ON]} on CartPole and {ends['Acrobot-v1', SAMPLING_ON]} on Acrobot, "
+        f"and in rounds {ends['CartPole', IN_ROUNDS]} and {ends['Acrobot-v1', IN_ROUNDS]}.",
+    )
+
+
+def test_the_marks_of_what_is_published():
+    """In rounds and with κ up to 3 where a GPU's learners are known; PAR-RL's κ follows from an assumed fragment."""
+    kappas = {mark.letter: mark.kappa for way in WAYS for mark in way.marks}
+    assert max(kappas[letter] for letter in "DMT") == pytest.approx(3.125)
+    assert kappas["P"] == 25.0
+    assert not missing(MAP, "PAR-RL's testbed, where κ would be 25, is the exception")
 
 
 def test_ahead_of_one_learner_from_four_on():

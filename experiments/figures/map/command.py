@@ -13,11 +13,22 @@ import numpy as np
 from experiments.figures.map import learning, speed
 from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
 from experiments.figures.map.learning import Learning
-from experiments.figures.map.outcomes import INTERVAL, MACHINES, TIME, USE, Efficiency, Speeds, advantages, efficiency
-from experiments.figures.map.pictures import Mark, draw
+from experiments.figures.map.outcomes import (
+    INTERVAL,
+    MACHINES,
+    TIME,
+    USE,
+    Efficiency,
+    Speeds,
+    advantages,
+    efficiency,
+    slowed,
+)
+from experiments.figures.map.pictures import Mark, draw, draw_eta
 from experiments.figures.map.speed import Grid
+from experiments.figures.stellaris import hpc
 from experiments.lab.command import shown
-from experiments.tasks import testbed
+from experiments.tasks import minionsrl, testbed
 from experiments.toolkit import options, output
 from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.provenance import provenance
@@ -65,13 +76,47 @@ PRESETS: Mapping[str, Preset] = {
     ),
 }
 
-#: Deployments: the papers' demo, whose round has an overhead of 5 s; the testbed with the tuned settings; Ray on two
-#: cores, from the log of `what-if`: medians of 27.3 ms a fragment and 9.32 ms a batch, and the variation of a normal
-#: distribution whose median distance from the median is that of the fragments.
-MARKS = (
-    Mark("D", 40 * testbed.GRADIENT / (testbed.DEMO_OVERHEAD + 256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
-    Mark("T", 80 * testbed.GRADIENT / (256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
-    Mark("R", 9.32 / 27.3, 1, 0.31),
+
+@dataclass(frozen=True)
+class Way:
+    """A way to deploy learners, of which the map has pictures of its own."""
+
+    suffix: str  #: what the names of its files end with.
+    words: str
+    sharers: int
+    update: float  #: seconds of an update of the policy, divided by the seconds of a gradient.
+    marks: Sequence[Mark]
+
+
+#: Gradients of a batch of Stellaris on PAR-RL's testbed.
+_PAR_RL_GRADIENTS = 10 * hpc.ACTORS * hpc.FRAGMENT // hpc.CHOSEN[hpc.STELLARIS].minibatch
+#: With a GPU each: Ray on two cores, from the log of `what-if`: medians of 27.3 ms a fragment and 9.32 ms a batch, and
+#: the variation of a normal distribution whose median distance from the median is that of the fragments; MinionsRL with
+#: its authors' learner; the testbed with PAR-RL's 960 cores. With four learners on a GPU, and updates that take as long
+#: as on the testbed, where the new version is stored and announced, too: the demo of Stellaris, whose round has an
+#: overhead of 5 s; the testbed with the tuned settings.
+WAYS = (
+    Way(
+        "",
+        "a GPU each",
+        sharers=1,
+        update=0.1,
+        marks=(
+            Mark("R", 9.32 / 27.3, 1, 0.31),
+            Mark("M", minionsrl.GRADIENTS * minionsrl.WHOLE_GRADIENT / (2_048 * testbed.ENVIRONMENT_STEP), 1, 0.1),
+            Mark("P", _PAR_RL_GRADIENTS * testbed.GRADIENT / (hpc.FRAGMENT * testbed.ENVIRONMENT_STEP), hpc.GPUS, 0.1),
+        ),
+    ),
+    Way(
+        "_shared",
+        "four on a GPU",
+        sharers=4,
+        update=1.4,
+        marks=(
+            Mark("D", 40 * testbed.GRADIENT / (testbed.DEMO_OVERHEAD + 256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
+            Mark("T", 80 * testbed.GRADIENT / (256 * testbed.ENVIRONMENT_STEP), 4, 0.1),
+        ),
+    ),
 )
 _GROWTHS = (0.0, 1.0)
 _TOLD = {TIME: "time", MACHINES: "cost of machines", USE: "cost by use"}
@@ -123,28 +168,46 @@ def report(out: Path) -> None:
         return
     speeds = Speeds.of(output.read_rows(out / "speed.csv"))
     even = Efficiency({system: {(1.0, 0.1, 1): 1.0} for system in (ONE_LEARNER, IN_ROUNDS, SAMPLING_ON)})
-    _draw([*advantages(speeds, even)], "speed", out / "speed", "environment steps per second", "S")
-    for path in sorted(out.glob("learning_*.csv.gz")):
-        name = path.name.removeprefix("learning_").removesuffix(".csv.gz")
-        eta, drawn, table = efficiency(output.read_rows(path))
+    learned = {
+        path.name.removeprefix("learning_").removesuffix(".csv.gz"): efficiency(output.read_rows(path))
+        for path in sorted(out.glob("learning_*.csv.gz"))
+    }
+    for name, (_, _, table) in learned.items():
         output.write_rows(out / f"eta_{name}.csv", table)
-        rows: list[dict[str, Any]] = []
-        for what, growth in itertools.product((TIME, MACHINES, USE), _GROWTHS):
-            these = [*advantages(speeds, eta, what=what, growth=growth)]
-            for row, several in zip(these, advantages(speeds, drawn, what=what, growth=growth), strict=True):
-                row["best_low"], row["best_high"] = np.quantile(several["best"], INTERVAL)
-            rows += [{"what": what, "growth": growth, **row} for row in these]
-            told = f"{name}: Stellaris against the best of the others, equal {_TOLD[what]}, g = {growth:g}"
-            place = ("system", "kappa", "variation", "learners")
-            marked = [{**row, "at_most": eta.at_most(*(row[column] for column in place))} for row in these]
-            _draw(marked, "best", out / f"map_{what}_g{growth:g}_{name}", f"{told}; at most, if hatched", "ratio")
-        short = [{key: x if isinstance(x, str) else float(f"{x:.4g}") for key, x in row.items()} for row in rows]
-        output.write_rows(out / f"map_{name}.csv", short)
+        draw_eta(table, out / f"eta_{name}", name)
+    for way in WAYS:
+        of = [*advantages(speeds, even, sharers=way.sharers, update=way.update)]
+        _draw(of, "speed", out / f"speed{way.suffix}", f"environment steps per second, {way.words}", "S", way)
+        for name, (eta, drawn, _) in learned.items():
+            _map(speeds, eta, drawn, name, way, out)
 
 
-def _draw(rows: Sequence[dict[str, Any]], column: str, path: Path, title: str, label: str) -> None:
+def _map(speeds: Speeds, eta: Efficiency, drawn: Efficiency, name: str, way: Way, out: Path) -> None:
+    """Writes the map of a way to deploy learners in an environment, and draws its pictures."""
+    rows: list[dict[str, Any]] = []
+    for what, growth in itertools.product((TIME, MACHINES, USE), _GROWTHS):
+        of: Any = {"what": what, "growth": growth, "sharers": way.sharers, "update": way.update}
+        these = [*advantages(speeds, eta, **of)]
+        for row, several in zip(these, advantages(speeds, drawn, **of), strict=True):
+            row["best_low"], row["best_high"] = np.quantile(several["best"], INTERVAL)
+        rows += [{"what": what, "growth": growth, **row} for row in these]
+        told = f"{name}: Stellaris against the best of the others, equal {_TOLD[what]}, g = {growth:g}, {way.words}"
+        marked = [{**row, "at_most": eta.at_most(*_at(row, way))} for row in these]
+        picture = out / f"map_{what}_g{growth:g}_{name}{way.suffix}"
+        _draw(marked, "best", picture, f"{told}; at most, if hatched", "ratio", way)
+    short = [{key: x if isinstance(x, str) else float(f"{x:.4g}") for key, x in row.items()} for row in rows]
+    output.write_rows(out / f"map_{name}{way.suffix}.csv", short)
+
+
+def _at(row: Mapping[str, Any], way: Way) -> tuple[str, float, float, int]:
+    """Returns the place at which η of a row was measured."""
+    kappa = slowed(row["kappa"], way.sharers, row["learners"])
+    return row["system"], kappa, row["variation"], row["learners"]
+
+
+def _draw(rows: Sequence[dict[str, Any]], column: str, path: Path, title: str, label: str, way: Way) -> None:
     if len({row["kappa"] for row in rows}) > 1 and len({row["learners"] for row in rows}) > 1:
-        draw(rows, column, path, title, MARKS, label)
+        draw(rows, column, path, title, way.marks, label)
 
 
 def _note(out: Path, part: str, preset: Preset) -> None:

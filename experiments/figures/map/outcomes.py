@@ -12,6 +12,7 @@ import numpy as np
 from scipy.interpolate import RegularGridInterpolator
 
 from experiments.figures.map.deployments import DATA_PARALLEL, IN_ROUNDS, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS
+from experiments.tasks import testbed
 from stellaris.types import NDArray
 
 #: The part of the way from the untrained to the best mean return at which steps are counted.
@@ -252,18 +253,25 @@ def rate(row: Row, what: str) -> float:
     return float(row["steps_per_second"]) if what == TIME else 1.0 / float(row[f"cost_{what}"])
 
 
+def slowed(kappa: float, sharers: int, learners: int) -> float:
+    """Returns the κ at which learners with a GPU each take as long for a gradient as these, of which some share one."""
+    return kappa * min(sharers, learners) ** testbed.GPU_SHARING
+
+
 def advantages(
     speeds: Speeds, eta: Efficiency, *, what: str = TIME, sharers: int = 1, growth: float = 0.0, update: float = 0.1
 ) -> Iterator[dict[str, Any]]:
     """Yields S, η, and the ratio of S·η to that of each other system, for every deployment of the map.
 
-    With resampled η, η and the ratios are arrays.
+    Learners that share a GPU are slower by a factor: their η is that of learners with a GPU each where κ is larger by
+    this factor. With resampled η, η and the ratios are arrays.
     """
     keys = [(key, row) for key, row in speeds.rows.items() if key[0] in (IN_ROUNDS, SAMPLING_ON)]
     for (system, kappa, variation, learners, shared, _, cost), row in keys:
         if cost != update or shared != (sharers if learners > 1 else 1):
             continue
-        own = rate(row, what) * eta(system, kappa, variation, learners)
+        learned = eta(system, slowed(kappa, sharers, learners), variation, learners)
+        own = rate(row, what) * learned
         others = {
             SYNCHRONOUS: rate(speeds.get(SYNCHRONOUS, kappa, variation), what),
             ONE_LEARNER: rate(speeds.get(ONE_LEARNER, kappa, variation), what) * eta(ONE_LEARNER, kappa, variation, 1),
@@ -276,7 +284,7 @@ def advantages(
             "variation": variation,
             "learners": learners,
             "speed": rate(row, what) / others[SYNCHRONOUS],
-            "eta": eta(system, kappa, variation, learners),
+            "eta": learned,
             **{name: own / other for name, other in others.items()},
             "best": own / functools.reduce(np.maximum, others.values()),
         }

@@ -8,10 +8,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import TwoSlopeNorm
 
+from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
 from experiments.toolkit import plots
 
 #: The contours of a ratio; the line at 1 is drawn thick.
 _LEVELS = (0.125, 0.25, 0.5, 0.71, 1.0, 1.41, 2.0, 4.0, 8.0, 16.0)
+#: Colours and markers of the systems whose learning is measured.
+_STYLES = {ONE_LEARNER: ("#000000", "^"), IN_ROUNDS: ("#E69F00", "s"), SAMPLING_ON: ("#0072B2", "o")}
 
 
 class Mark(NamedTuple):
@@ -65,6 +68,38 @@ def draw(
         assert filled is not None
         bar = several[0].figure.colorbar(filled, ax=list(several), label=label, ticks=np.log2(_LEVELS))
         bar.ax.set_yticklabels([f"{level:g}" for level in _LEVELS])
+
+
+def draw_eta(rows: Sequence[Mapping[str, Any]], path: Path, name: str) -> None:
+    """Draws η over the number of learners, with its intervals: a panel per κ and variation of durations.
+
+    A filled marker is measured, and an open one an upper bound.
+    """
+    rows = [row for row in rows if row["system"] in _STYLES]
+    places = sorted({(row["kappa"], row["variation"]) for row in rows})
+    title = f"{name}: steps of the synchronous system / steps to the same return"
+    with plots.figure(path, title, columns=len(places), suffixes=(".png", ".pdf"), height=2.6) as several:
+        for axes, (kappa, variation) in zip(several, places, strict=True):
+            for i, (system, (colour, marker)) in enumerate(_STYLES.items()):
+                own = [
+                    row for row in rows if (row["system"], row["kappa"], row["variation"]) == (system, kappa, variation)
+                ]
+                for row in own:
+                    learners = row["learners"] * 1.12 ** (i - 1)  # beside each other
+                    axes.plot([learners] * 2, [row["eta_low"], row["eta_high"]], color=colour, lw=1.0)
+                    face = "white" if row["missed"] else colour
+                    axes.plot(learners, row["eta"], marker, color=colour, mfc=face, ms=5)
+                axes.plot([], [], marker, color=colour, ms=5, label=system)
+            axes.axhline(1.0, color="black", lw=0.8)
+            axes.set_xscale("log", base=2)
+            axes.set_yscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.set_ylim(min(row["eta_low"] for row in rows) / 1.1, max(row["eta_high"] for row in rows) * 1.1)
+            axes.set_title(f"κ = {kappa:g}, variation {variation:g}", fontsize=9)
+            axes.set_xlabel("learners")
+        several[0].set_ylabel("η")
+        several[0].figure.legend(*several[0].get_legend_handles_labels(), fontsize=7, ncols=3, loc="upper right")
 
 
 def _contours(axes: Axes, rows: Sequence[Mapping[str, Any]], column: str) -> Any:

@@ -44,6 +44,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-speed": map.speeds,
     "map-eta": map.efficiencies,
     "map-answers": map.answers,
+    "map-answers-shared": map.answers_of_shared,
     "map-foretold": map.foretold,
     "map-confirmed": map.confirmed,
     "tuned-for-equal-time": lambda: equal_time.tuned("Hopper-v4"),

@@ -152,6 +152,11 @@ def test_advantages_by_hand():
     assert row[SYNCHRONOUS] == pytest.approx(1.5)
     assert row[ONE_LEARNER] == pytest.approx(2.0)
     assert row[DATA_PARALLEL] == row["best"] == pytest.approx(1.25)
+    # Of learners that share a GPU η is that of a larger κ: four take twice as long as one alone.
+    shared = [row | {"sharers": "4"} if row["system"] == SAMPLING_ON else row for row in rows]
+    slower = Efficiency({**eta.measured, SAMPLING_ON: {(1.0, 0.1, 4): 0.75, (2.0, 0.1, 4): 0.5}})
+    (row,) = advantages(Speeds.of(shared), slower, what=TIME, sharers=4)
+    assert row["eta"] == 0.5
     (row,) = advantages(Speeds.of(rows), eta, what=MACHINES)
     assert row[SYNCHRONOUS] == row["best"] == pytest.approx(0.25 * 0.75)
     # With resampled η, the best of the others is chosen for each sample: the second has η of 1.5 for one learner.
