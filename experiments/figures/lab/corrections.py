@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from experiments.figures.lab import answers, lag
+from experiments.figures.lab import answers, lag, newest
 from experiments.figures.lab.falls import falls
 from experiments.figures.lab.methods import Corrected, Decoupled
 from experiments.figures.lab.outcomes import short
@@ -24,8 +24,9 @@ from experiments.toolkit import options, output, provenance, shell
 from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
-from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_return, sweep
+from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_evaluation, mean_return, sweep
 from stellaris.lab.imposed import Lag
+from stellaris.systems import Evaluation
 
 DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
 
@@ -57,12 +58,17 @@ class Part:
     rates: Sequence[float]
     kind: Kind = "constant"
     updates: int = 512
+    seeds: int | None = None  #: None for as many as `lab-lag`.
+    evaluation: Evaluation | None = None  #: of the newest policy; None to score the policies that sampled.
 
 
 _RATES = lag.PRESETS["small"].rates
 _WIDE = (*_RATES, 3e-2, 1e-1)
 _KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
+_EVALUATED = newest.PRESETS["small"]
 _SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
+#: The part whose outcome is that of the newest policy.
+NEWEST = "newest"
 #: The parts of the study, by name.
 PARTS: Mapping[str, Sequence[Part]] = {
     # With PPO once more, so that new methods are compared with a PPO of the same device.
@@ -73,12 +79,23 @@ PARTS: Mapping[str, Sequence[Part]] = {
         Part(tuple(name for name in _SIX if name not in RULES), (8, 32), _RATES),
     ],
     "border": [Part(("no correction", "PPO"), (1, 4, 16, 64), _WIDE, updates=updates) for updates in (128, 512, 2048)],
+    # Compared with the PPO of `lab-newest`, which has the same settings and seeds.
+    NEWEST: [
+        Part(
+            tuple(name for name in RULES if name != "PPO"),
+            lag.PRESETS["small"].tasks["CartPole"].lags,
+            _RATES,
+            seeds=_EVALUATED.seeds,
+            evaluation=_EVALUATED.evaluation,
+        )
+    ],
 }
 #: In the list of parts: the answers, from the tables that the folder holds.
 REPORT = "report"
 SMOKE: Mapping[str, Sequence[Part]] = {
     "lags": [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
     "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), "sawtooth", updates=32)],
+    NEWEST: [Part(("PPO",), (0, 2), (1e-3, 3e-3), updates=32, evaluation=Evaluation(every=8, episodes=2))],
     "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
@@ -140,12 +157,14 @@ def run(
         {name: made(name, size) for name in part.methods},
         lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag)),
         {"lag": lags, "algorithm.learning_rate": [*part.rates]},
-        seeds=size.seeds,
+        seeds=part.seeds or size.seeds,
+        evaluation=part.evaluation,
         block=block,
         directory=blocks,
         on_progress=shown(),
     )
-    final, mean = (mean_return(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
+    outcome = mean_return if part.evaluation is None else mean_evaluation
+    final, mean = (outcome(result, max(1, round(share * part.updates))).values for share in (lag.TAIL, 1.0))
     floor = floor_of(task)
     fell = falls(result.episode_return.values, result.effective_sample_fraction.values, result.loss.values, floor=floor)
     for place in np.ndindex(final.shape):
