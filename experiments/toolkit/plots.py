@@ -297,7 +297,10 @@ _ABREAST = 5
 
 
 def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
-    """Draws results over a varied parameter: estimates, intervals if there are enough seeds, and runs as points."""
+    """Draws results over a varied parameter: estimates, intervals if there are enough seeds, and runs as points.
+
+    A line joins the estimates of a system if there are others.
+    """
     rows = 1 if len(panels) <= _ABREAST else 2
     with figure(path, title, columns=-(-len(panels) // rows), rows=rows, suffixes=(".png", ".pdf")) as several:
         for empty in several[len(panels) :]:
@@ -306,6 +309,8 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
             for contender, points in panel.lines:
                 estimates = [estimate(values) for values in points.values()]
                 style: dict[str, Any] = {"color": contender.colour, "linestyle": contender.line}
+                if len(panel.lines) == 1:  # without others to be told from, a line would only join noise
+                    style = {"color": contender.colour, "linestyle": "none", "marker": "D", "markersize": 4}
                 axes.plot([*points], [one.middle for one in estimates], label=contender.name, linewidth=0.8, **style)
                 for x, one, values in zip(points, estimates, points.values(), strict=True):
                     axes.plot([x] * len(values), values, "o", color=contender.colour, markersize=2.5, alpha=0.5)
