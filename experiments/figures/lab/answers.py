@@ -10,19 +10,22 @@ from experiments.figures.lab import (
     corrections_pictures,
     dips,
     lag,
+    newest,
     orders,
     stability,
     surface,
     verdicts,
 )
 from experiments.figures.lab.outcomes import halves
-from experiments.figures.lab.surface import LAB_LAG, Surface, floor_of, read
+from experiments.figures.lab.surface import LAB_LAG, LAB_NEWEST, Surface, floor_of, read
 from experiments.toolkit import output, shell
 
 Rows = Sequence[dict[str, str]]
 
 #: The parts of a task's runs, as their tables are named.
 _PARTS = _LAGS, _PATTERNS, _BORDER = "lags", "patterns", "border"
+#: The part whose outcome is that of the newest policy; its tables answer two of the questions again.
+_NEWEST = "newest"
 #: A run has learned if its best return is above the floor by this share of PPO's outcome without lag.
 _LEARNED = 0.1
 
@@ -35,21 +38,41 @@ def report(folder: Path, size: lag.Preset) -> None:
     """
     parts = {task: {part: read(folder / f"{part}_{task}.csv.gz") for part in _PARTS} for task in size.tasks}
     parts = {task: {part: rows for part, rows in own.items() if rows} for task, own in parts.items()}
-    if not any(parts.values()):
-        raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")
     try:
         surfaces = {task: surface.surface_of(task, own[_LAGS], size) for task, own in parts.items() if own.get(_LAGS)}
         borders = {
             task: stability.borders(own[_BORDER], floor_of(task)) for task, own in parts.items() if own.get(_BORDER)
         }
+        evaluated = _evaluated(folder, size)
     except ValueError as error:
         raise shell.UsageError(f"--out {folder}: {error}") from error
-    for name, rows in _tables(parts, surfaces, borders, [*size.tasks]).items():
+    if not any(parts.values()) and not evaluated:
+        raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")
+    tables = _tables(parts, surfaces, borders, [*size.tasks]) | _tables_of_newest(evaluated)
+    for name, rows in tables.items():
         _write(folder / f"{name}.csv", rows)
     for task, of in surfaces.items():
         corrections_pictures.surface(task, of, folder / f"surface_{task}")
+    for task, of in evaluated.items():
+        corrections_pictures.surface(task, of, folder / f"{_NEWEST}_{task}", outcome="evaluated return")
     if borders:
         corrections_pictures.border(read(folder / "stable.csv"), folder / "border")
+
+
+def _evaluated(folder: Path, size: lag.Preset) -> dict[str, Surface]:
+    """Returns the outcomes by the newest policy of every task of which a folder has them."""
+    size = newest.PRESETS["small"] if size == lag.PRESETS["small"] else size
+    tables = {task: read(folder / f"{_NEWEST}_{task}.csv.gz") for task in size.tasks}
+    return {task: surface.surface_of(task, rows, size, LAB_NEWEST) for task, rows in tables.items() if rows}
+
+
+def _tables_of_newest(evaluated: Mapping[str, Surface]) -> dict[str, list[dict[str, Any]]]:
+    over = evaluated.items()
+    return {
+        f"{_NEWEST}_best": [row for task, of in over for row in verdicts.best(task, of)],
+        f"{_NEWEST}_half": [row for task, of in over for row in halves(task, of.cells)],
+        f"{_NEWEST}_against_ppo": [row for task, of in over for row in verdicts.against_ppo(task, of)],
+    }
 
 
 def _tables(

@@ -95,7 +95,7 @@ REPORT = "report"
 SMOKE: Mapping[str, Sequence[Part]] = {
     "lags": [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
     "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), "sawtooth", updates=32)],
-    NEWEST: [Part(("PPO",), (0, 2), (1e-3, 3e-3), updates=32, evaluation=Evaluation(every=8, episodes=2))],
+    NEWEST: [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32, evaluation=Evaluation(every=8, episodes=2))],
     "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.

@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.figures.lab import lag
+from experiments.figures.lab import lag, newest
 from experiments.figures.lab.outcomes import Cells
 from experiments.toolkit import output
 
 #: The committed tables of `lab-lag`: the floors of its tasks, and the runs of its seven methods.
 LAB_LAG = Path(__file__).parents[2] / "results" / "lab-lag"
+#: The same of `lab-newest`, whose outcome is that of the newest policy.
+LAB_NEWEST = LAB_LAG.with_name("lab-newest")
 #: The name of the PPO that ran with the new methods, on their device.
 AGAIN = "PPO, rerun"
 
@@ -29,14 +31,14 @@ class Surface(NamedTuple):
         return AGAIN if method in self.new - {AGAIN} and AGAIN in self.new else self.cells.reference
 
 
-def floor_of(task: str) -> float:
-    """Returns the mean return of an untrained policy, which `lab-lag` has measured.
+def floor_of(task: str, study: Path = LAB_LAG) -> float:
+    """Returns the mean return of an untrained policy, which a study has measured.
 
     Example:
       >>> floor_of("Acrobot-v1")
       -499.0503125
     """
-    return float(json.loads((LAB_LAG / "settings.json").read_text())[task]["floor"])
+    return float(json.loads((study / "settings.json").read_text())[task]["floor"])
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -67,17 +69,19 @@ def cells_of(rows: Sequence[dict[str, str]], floor: float) -> Cells:
 _AXES: Sequence[tuple[str, Any]] = (("lag", int), ("learning_rate", float), ("seed", int))
 
 
-def surface_of(task: str, rows: Sequence[dict[str, str]], size: lag.Preset) -> Surface:
-    """Returns the outcomes of the new methods, from the rows of the part `lags`, and of those of `lab-lag`.
+def surface_of(task: str, rows: Sequence[dict[str, str]], size: lag.Preset, study: Path = LAB_LAG) -> Surface:
+    """Returns the outcomes of the new methods, from the rows of a part, and of those of an earlier study.
 
-    Those of `lab-lag` are left out if it has other settings, as for the preset `smoke`.
+    Those of the earlier study are left out if it has other settings, as for the preset `smoke`.
     """
-    new = cells_of(rows, floor_of(task))
-    if size != lag.PRESETS["small"]:
+    new = cells_of(rows, floor_of(task, study))
+    if size not in (lag.PRESETS["small"], newest.PRESETS["small"]):
         return Surface(new, frozenset())
-    old = lag.read(LAB_LAG, size, task, new.floor)
+    old = lag.read(study, size, task, new.floor)
     if (tuple(old.lags), tuple(old.rates)) != (tuple(new.lags), tuple(new.rates)):
-        raise ValueError(f"{task}: lags {new.lags} and rates {new.rates} are not those of lab-lag: run the part again")
+        raise ValueError(
+            f"{task}: lags {new.lags} and rates {new.rates} are not those of {study.name}: run the part again"
+        )
     names = [AGAIN if name == "PPO" else name for name in new.methods]
     final, mean = (np.concatenate(pair) for pair in ((old.final, new.final), (old.mean, new.mean)))
     return Surface(Cells([*old.methods, *names], old.lags, old.rates, final, mean, new.floor), frozenset(names))

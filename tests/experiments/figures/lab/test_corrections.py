@@ -113,6 +113,10 @@ def test_the_study(tmp_path):
     assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv.gz")} == {"40"}
     answers = {path: path.read_text() for path in tmp_path.glob("*.csv")}
     assert {"best.csv", "q1.csv", "q2.csv", "q3.csv", "q4.csv", "recommended.csv"} <= {path.name for path in answers}
+    evaluated = rows(tmp_path / "newest_CartPole.csv.gz")
+    assert len(evaluated) == len(found)
+    assert (tmp_path / "newest_half.csv").exists()
+    assert (tmp_path / "newest_CartPole.png").exists()
     assert command.main(["lab-corrections", "--preset", "smoke", "--parts", "report", "--out", str(tmp_path)]) == 0
     assert {path: path.read_text() for path in tmp_path.glob("*.csv")} == answers
     assert command.main(["lab-corrections", "--tasks", "Maze", "--out", str(tmp_path)]) == 2
