@@ -318,6 +318,44 @@ def test_returns_against_par_rl():
     assert not missing(DEPLOYMENTS, f"with small batches has {claims.tuned(HOPPER, steps):,.0f} after as many steps)")
 
 
+def test_the_ends_of_the_tuning_grids():
+    """Of the chosen settings, and the settings of one PPO learner in rounds that are synchronous PPO's."""
+    hopper, cartpole = (by_setting(path, task) for path, task in (("", HOPPER), ("/cartpole", "CartPole-v1")))
+    best = {
+        system: max((np.mean(returns), rate) for (of, rate, *_), returns in hopper.items() if of == system)[1]
+        for system in ("synchronous", "stellaris", "stellaris, IMPACT", "IMPACT", "asynchronous actors")
+    }
+    rates = {of: {rate for system, rate, *_ in hopper if system == of} for of in best}
+    at_an_end = {of: "smallest" if best[of] == min(rates[of]) else "largest" for of in best}
+    assert all(best[of] in (min(rates[of]), max(rates[of])) for of in best)
+    assert [of for of, end in at_an_end.items() if end == "smallest"] == [*best][:3]
+    assert {best[of] for of in [*best][:3]} == {0.0003}
+    assert max(rate for of, rate, *_ in cartpole if of == "asynchronous actors") == 0.01  # IMPALA's, chosen there
+    for runs in (hopper, cartpole):
+        rounds = {
+            key[1:3]: of for key, of in runs.items() if key[0] == "asynchronous actors, PPO" and key[3] == "in rounds"
+        }
+        assert len(rounds) == 4
+        assert all(runs["synchronous", rate, f"10 x {items}", ""] == of for (rate, items), of in rounds.items())
+    assert not missing(
+        "docs/systems.md",
+        "at the smallest, 0.0003, synchronous PPO and Stellaris with either loss on Hopper-v4;",
+        "Four of the eight settings of asynchronous actors with one PPO learner, those in rounds, have the returns of "
+        "synchronous PPO",
+    )
+
+
+def by_setting(folder, task):
+    """The returns of the tuning's runs by system, learning rate, minibatch and pace, in the order of the seeds."""
+    found = {}
+    for row in rows(SMALL / f"tuning{folder}" / "runs.csv"):
+        if row["environment"] == task:
+            rate, items, *pace = row["setting"].removeprefix(f"{row['system']}: ").split(", ")
+            key = row["system"], float(rate), items.removesuffix(" items"), *(pace or [""])
+            found.setdefault(key, []).append(float(row["final_return"]))
+    return found
+
+
 def test_calibration():
     (qbert,) = (row for row in TABLES["calibration"]().rows if row[0] == "Qbert-v5")
     assert round(1 / float(qbert[-1])) == 30

@@ -57,7 +57,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "million-steps": stellaris.million_steps,
     "minionsrl-ceiling": minionsrl.ceiling,
     "minionsrl-trained": minionsrl.trained,
-    "minionsrl-budgets": minionsrl.bounded,
+    "minionsrl-budgets": minionsrl.counted,
     "minionsrl-training": minionsrl.compared,
     "trajectories": learning.trajectories,
     "half-lost": lambda: learning.half_lost("best"),

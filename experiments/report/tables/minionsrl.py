@@ -76,8 +76,10 @@ _STUDY = "small/minionsrl-training"
 _PLACES = ("hopper", "hopper-baselines", "hopper-impact", "hopper-tuned", "halfcheetah")
 #: Runs with further seeds, which were made later, by the place whose runs they continue.
 _CONTINUED = {f"{_STUDY}/halfcheetah": (f"{_STUDY}/halfcheetah-more",)}
+#: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.
+_PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in ("hopper", "halfcheetah")}
 _SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
-TRAINING = (*_SHOWN, *(folder for folders in _CONTINUED.values() for folder in folders))
+TRAINING = (*_SHOWN, *(folder for of in (_CONTINUED, _PLAYED_ON) for folders in of.values() for folder in folders))
 
 
 def compared() -> Table:
@@ -113,28 +115,31 @@ def pooled(*places: str) -> Sequence[Mapping[str, str]]:
     return [dict(zip(training.HEADINGS, row, strict=True)) for row in training.to_target(_runs(*places))]
 
 
-def bounded() -> Table:
+def counted() -> Table:
     """Returns what trained schedulers take of Max's time and cost, without the failed runs and with all runs.
 
-    A run whose budget ended before the target counts at the time and at the cost at which it ended. It would have taken
-    longer to the target and cost more, so that the ratios of all runs are lower bounds.
+    A run whose budget ended before the target counts as it was played on without a budget. If it was not, it counts at
+    the time and at the cost at which it ended, so that the ratio of all runs is a lower bound.
     """
     lines = []
     for place in _SHOWN:
-        runs = _runs(place, *_CONTINUED.get(place, ()))
+        runs = _runs(place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
         for (environment, testbed, name), of in runs.items():
-            if not name.startswith(training.LEARNED):
+            if not name.startswith(training.LEARNED) or name.endswith(training.PLAYED_ON):
                 continue
-            pairs = [(run, runs[environment, testbed, str(training.ALL)][seed]) for seed, run in of.items()]
-            reached = [(run, other) for run, other in pairs if run.reached]
+            on = runs.get((environment, testbed, f"{name}{training.PLAYED_ON}"), {})
+            everyone = runs[environment, testbed, str(training.ALL)]
+            reached = [(run, everyone[seed]) for seed, run in of.items() if run.reached]
+            every = [(run if run.reached else on.get(seed, run), everyone[seed]) for seed, run in of.items()]
+            at_least = "" if all(run.reached for run, _ in every) else "at least "
             ratios = (
-                f"{estimate([run.spent[column] / other.spent[column] for run, other in several]):.2f}"
+                f"{said}{estimate([run.spent[column] / other.spent[column] for run, other in several]):.2f}"
                 for column in (0, 1)
-                for several in (reached, pairs)
+                for said, several in (("", reached), (at_least, every))
             )
             label = f"{environment}, {minionsrl.label(testbed)}"
-            lines.append((label, name, f"{len(reached)} of {len(pairs)}", *ratios))
-    relative = (f"{spent} / Max's, {which}" for spent in ("s", "USD") for which in ("of these", "of all at least"))
+            lines.append((label, name, f"{len(reached)} of {len(of)}", *ratios))
+    relative = (f"{spent} / Max's, {which}" for spent in ("s", "USD") for which in ("of these", "of all"))
     headings = ("", "scheduler", "reached", *relative)
     return Table(headings, lines, left=headings[1:2])
 
@@ -143,7 +148,11 @@ def _runs(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.R
     """Returns the runs of several places by seed, by environment, testbed and schedule."""
     runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
     for row in (row for place in places for row in rows(f"{place}/runs.csv")):
-        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = _run(row)
+        key, seed, run = (row["environment"], row["testbed"], row["schedule"]), int(row["seed"]), _run(row)
+        runs.setdefault(key, {})[seed] = run
+        if row["seconds_to_target"] and not run.reached:  # in the round that exceeds the budget: it needs no playing on
+            on = (*key[:2], f"{key[2]}{training.PLAYED_ON}")
+            runs.setdefault(on, {}).setdefault(seed, run._replace(reached=True))
     return runs
 
 
@@ -151,8 +160,8 @@ def _run(row: Mapping[str, str]) -> training.Run:
     """Returns a run from its row in `runs.csv`."""
     environment, testbed, schedule = row["environment"], row["testbed"], row["schedule"]
     # Only learned schedulers have a budget. A run may reach the target in the round that exceeds it.
-    learned = schedule.startswith(training.LEARNED)
-    budget = minionsrl.BUDGETS[environment, testbed] if learned else math.inf
+    limited = schedule.startswith(training.LEARNED) and not schedule.endswith(training.PLAYED_ON)
+    budget = minionsrl.BUDGETS[environment, testbed] if limited else math.inf
     reached = row["seconds_to_target"] != "" and float(row["cost_pay_per_use"]) <= budget
     fragment = minionsrl.testbeds_of(environment)[testbed].workload.fragment
     in_rounds = schedule not in (minionsrl.AZURE, minionsrl.IMPACT)

@@ -161,25 +161,31 @@ def test_a_sweep_pools_its_baseline(files):
     ]
 
 
-def test_failed_runs_count_where_their_budget_ended_them(files, monkeypatch):
-    """Of four runs two reach the target within 0.03165 USD; the third reaches it in the round that exceeds them."""
+def test_failed_runs_count_as_they_were_played_on(files, monkeypatch):
+    """Of four runs two reach the target within 0.03165 USD; the third reaches it in the round that exceeds them.
+
+    The fourth counts where its budget ended it, unless it was played on.
+    """
     monkeypatch.setattr(minionsrl, "_SHOWN", ("it",))
     same = {"environment": "CartPole-v1", "testbed": "authors", "steps": 4096, "versions": 1, "cost_azure": 1}
     learned = ((80, 0.02, 80), (90, 0.028, 90), (120, 0.032, 120), (150, 0.036, ""))
-    runs = {"32": [(100, 0.04, 100)] * 4, "learned, for time": learned}
-    files(
-        "it/runs.csv",
-        *(
-            {**same, "schedule": name, "seed": seed, "virtual_seconds": seconds, "cost_pay_per_use": cost}
-            | {"seconds_to_target": reached}
-            for name, of in runs.items()
-            for seed, (seconds, cost, reached) in enumerate(of)
-        ),
-    )
-    (row,) = minionsrl.bounded().rows
+    names = ("virtual_seconds", "cost_pay_per_use", "seconds_to_target")
+    every = [
+        {**same, "schedule": name, "seed": seed} | dict(zip(names, ended, strict=True))
+        for name, of in (("32", [(100, 0.04, 100)] * 4), ("learned, for time", learned))
+        for seed, ended in enumerate(of)
+    ]
+    files("it/runs.csv", *every)
+    (row,) = minionsrl.counted().rows
     assert row[1:3] == ("learned, for time", "2 of 4")
-    assert row[3:5] == ("0.85 (0.80 to 0.90)", "1.05 (0.80 to 1.50)")
-    assert row[5:7] == ("0.60 (0.50 to 0.70)", "0.75 (0.50 to 0.90)")
+    assert row[3:5] == ("0.85 (0.80 to 0.90)", "at least 1.05 (0.80 to 1.50)")
+    assert row[5:7] == ("0.60 (0.50 to 0.70)", "at least 0.75 (0.50 to 0.90)")
+    monkeypatch.setattr(minionsrl, "_PLAYED_ON", {"it": ("on",)})
+    on = {**same, "schedule": "learned, for time, played on", "seed": 3}
+    files("on/runs.csv", on | dict(zip(names, (200, 0.048, 200), strict=True)))
+    assert minionsrl.counted().rows == [
+        (*row[:4], "1.05 (0.80 to 2.00)", row[5], "0.75 (0.50 to 1.20)"),
+    ]
 
 
 def test_a_benchmark(files):
