@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -12,7 +13,7 @@ from experiments.study import runs
 from experiments.study.cells import Cell, Worker, failure, finished
 from experiments.study.study import PROCESSORS, run_all, workers
 from experiments.tasks import minionsrl
-from experiments.toolkit import options, output, shell
+from experiments.toolkit import options, output, provenance, shell
 from stellaris.scheduling import Learned
 from stellaris.scheduling.objective import History
 from stellaris.scheduling.training import Progress, train_scheduler
@@ -81,6 +82,16 @@ def task_of(environment: str, testbed: str | None, budget: float | None) -> tupl
     if budget is None and testbed not in budgets:
         raise shell.UsageError(f"--testbed {testbed} has no budget for {environment}: pass one in USD as --budget")
     return testbed, replace(known[testbed], budget=budget or budgets[testbed])
+
+
+def _shown(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the options on which the scheduler depends."""
+    left_out = ("jobs", "resume", "out", "save")
+    return {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in vars(arguments).items()
+        if name not in left_out and isinstance(value, str | int | float | Path | None)
+    }
 
 
 def untrained(arguments: argparse.Namespace) -> Learned:
@@ -154,6 +165,7 @@ class Training:
         )
         for path in {home / SCHEDULER, arguments.save or home / SCHEDULER}:
             learned.save(path)
+            provenance.write(path.with_suffix(".json"), options=_shown(arguments))
         self.console.print(f"scheduler: {arguments.save or home / SCHEDULER}", markup=False)
 
     def play(self, scheduler: Learned, seeds: Sequence[int]) -> list[History]:

@@ -1,7 +1,9 @@
 """The training of MinionsRL's scheduler: the command from its options to its file, on a tiny workload."""
 
+import argparse
 import contextlib
 import errno
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from experiments.figures.minionsrl import scheduler
 from experiments.study import cells, study
 from experiments.study.cells import Cell
 from experiments.tasks import minionsrl
+from experiments.toolkit.provenance import code_version
 from stellaris._core.describe import digest
 from stellaris.scheduling import Learned
 from tests.experiments.csv_rows import rows
@@ -107,11 +110,26 @@ def test_going_on_and_cost(trained, tmp_path):
     home = trained / "minionsrl-scheduler-cost-fine-tuned-CartPole-v1-tuned"
     (row,) = rows(home / scheduler.EPISODES)
     first, tuned = Learned.load(start), Learned.load(saved)
+    origin = json.loads(saved.with_suffix(".json").read_text())
+    assert origin["code"] == code_version()
+    said = {"env": "CartPole-v1", "start": str(start), "seed": 7, "minimise": "cost", "episodes": 1}
+    assert said.items() <= origin["options"].items()
+    assert "jobs" not in origin["options"]
     assert digest(tuned) == digest(Learned.load(home / "scheduler.npz")) != digest(first)
     assert tuned.statistics.count == first.statistics.count + float(row["rounds"])
     # The whole budget was spent, of whose percents half are lost.
     lost = 50 * float(row["cost"]) / 0.0003
     assert -5 * lost < float(row["reward"]) < -(1 + 4 * 350 / 450) * lost
+
+
+def test_the_seed_changes_the_first_parameters():
+    """A scheduler that is trained from scratch starts from parameters of `--seed`, and from the same each time."""
+    parser = argparse.ArgumentParser()
+    scheduler.add_arguments(parser)
+    first, again, other = (
+        digest(scheduler.untrained(parser.parse_args(["--seed", seed])).params) for seed in ("1000", "1000", "1001")
+    )
+    assert first == again != other
 
 
 @pytest.mark.slow
