@@ -193,6 +193,34 @@ def test_schedulers_whose_neighbours_share() -> None:
     assert all(8 <= int(row["within_budget"]) <= 12 for row in shared)
 
 
+def test_shares_of_the_gap() -> None:
+    """In time, on the tuned learner's first set of runs; elsewhere no fixed number takes less time than all actors."""
+    home = RESULTS / "minionsrl-learning"
+    shares, ends = [], []
+    for folder, way in (("shared", SHARED), ("penalty-4", "held for the run")):
+        of = [row for row in rows(home / folder / "schedulers_tuned.csv") if row["way"] == way]
+        ends += [tuple(float(row[f"closed{end}"]) for end in ("_low", "_high")) for row in of]
+        shares.append(
+            [
+                f"{float(row['closed']):.2f} ({low:.2f} to {high:.2f})"
+                for row, (low, high) in zip(of, ends[-3:], strict=True)
+            ]
+        )
+    fastest = min(float(row["time"]) for row in rows(home / "shared" / "schedulers_tuned.csv") if not row["seed"])
+    assert 0.895 < fastest < 0.905
+    assert sum(low < 0 < high for low, high in ends) == 5
+    assert sum(low < 1 < high for low, high in ends) == 6
+    for path in ("again/schedulers_tuned.csv", "shared/schedulers_authors.csv", "fresh/schedulers_authors.csv"):
+        assert min(float(row["time"]) for row in rows(home / path) if not row["seed"]) == 1.0
+    with_, without = (f"{', '.join(three[:2])} and {three[2]}" for three in shares)
+    assert not missing(
+        PAGE,
+        f"the three trainings with shared logits close {with_}, and those without {without}: five of six intervals "
+        "contain 0, and all contain 1,",
+        "no fixed number that was run takes less time than all actors, so there is no gap in time",
+    )
+
+
 def test_the_tuned_learner_again() -> None:
     """On the same seeds with other random numbers: level with the best fixed numbers, and surfaces no better."""
     table = rows(RESULTS / "minionsrl-learning" / "again" / "schedulers_tuned.csv")
