@@ -250,15 +250,18 @@ def test_the_demos_ladder():
     assert not missing(DEPLOYMENTS, f"after {end} s, the ratio is {at_the_end}.)")
 
 
-def after(seconds):
-    """An estimate of seconds in the page's words."""
-    return seconds.replace(" (", " s (")
-
-
 def test_times_of_tuned_systems():
-    until = [
-        f"{reached(spent_until(600, tuned_runs(name), 'seconds'))[0]:.0f}" for name in ("stellaris", "synchronous")
-    ]
+
+    def up_to_600(other, column):
+        """Stellaris relative to another system, and on how many seeds both reach the return."""
+        own, others = (spent_until(600, tuned_runs(name), column) for name in ("stellaris", other))
+        found, seeds = reached(own / others)
+        return f"{found:.2f}", {3: "three", 4: "four"}[seeds]
+
+    costs, paces = (
+        [up_to_600(other, column) for other in ("MinionsRL-Max", "synchronous")]
+        for column in ("cost_pay_per_use", "seconds")
+    )
     parts = by_variant(SMALL / "stellaris-ablation")
     cost = {name: float(mid(parts[name], "cost_pay_per_use", ".6f")) for name in ("Stellaris", "one learner")}
     times = {name: float(mid(of, "virtual_seconds", ".6f")) for name, of in parts.items()}
@@ -272,8 +275,9 @@ def test_times_of_tuned_systems():
     )
     assert not missing(
         STELLARIS,
-        f"on the four that reach it, after {after(until[0])}; synchronous PPO also reaches it on four, after "
-        f"{after(until[1])}.",
+        f"Stellaris pays {costs[0][0]} times as much by use as MinionsRL-Max on the {costs[0][1]} seeds on which both "
+        f"reach it, and {costs[1][0]} times as much as synchronous PPO on {costs[1][1]}, in {paces[0][0]} and "
+        f"{paces[1][0]} times the time.",
         f"one alone {times['one learner']:.0f} s and {cost['one learner'] / cost['Stellaris']:.1f} times the cost",
         f"as groups save {times['no aggregation'] - times['Stellaris']:.0f} s of updates.",
         f"An actor's invocation takes {actor['running']} ms including transfers, after {actor['waiting']} ms of "

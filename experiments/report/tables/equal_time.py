@@ -97,9 +97,9 @@ def compared(environment: str) -> Table:
 
 
 def _up_to_target(row: Mapping[str, str]) -> str:
-    """Returns the mean cost by use up to the target, and how many runs reached it."""
-    cost = f"{first(row['USD to target']):.3f}, " if row["USD to target"] else ""
-    return f"{cost}{row['reached']}"
+    """Returns the mean cost by use up to the target if all runs reached it, otherwise how many did."""
+    reached, seeds = row["reached"].split(" of ")
+    return f"{first(row['USD to target']):.3f}" if reached == seeds else f"reached by {row['reached']}"
 
 
 def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]]) -> str:

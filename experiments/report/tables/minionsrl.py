@@ -123,11 +123,12 @@ def counted() -> Table:
     """
     lines = []
     for place in _SHOWN:
-        runs = _runs(place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
+        places = (place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
+        runs = _runs(*places)
         for (environment, testbed, name), of in runs.items():
             if not name.startswith(training.LEARNED) or name.endswith(training.PLAYED_ON):
                 continue
-            on = runs.get((environment, testbed, f"{name}{training.PLAYED_ON}"), {})
+            on = _to_the_target((environment, testbed, name), places)
             everyone = runs[environment, testbed, str(training.ALL)]
             reached = [(run, everyone[seed]) for seed, run in of.items() if run.reached]
             every = [(run if run.reached else on.get(seed, run), everyone[seed]) for seed, run in of.items()]
@@ -148,12 +149,19 @@ def _runs(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.R
     """Returns the runs of several places by seed, by environment, testbed and schedule."""
     runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
     for row in (row for place in places for row in rows(f"{place}/runs.csv")):
-        key, seed, run = (row["environment"], row["testbed"], row["schedule"]), int(row["seed"]), _run(row)
-        runs.setdefault(key, {})[seed] = run
-        if row["seconds_to_target"] and not run.reached:  # in the round that exceeds the budget: it needs no playing on
-            on = (*key[:2], f"{key[2]}{training.PLAYED_ON}")
-            runs.setdefault(on, {}).setdefault(seed, run._replace(reached=True))
+        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = _run(row)
     return runs
+
+
+def _to_the_target(key: tuple[str, str, str], places: Sequence[str]) -> Mapping[int, training.Run]:
+    """Returns the runs of a learned scheduler that went on to the target, by seed.
+
+    Such a run was played on, or reached the target in the round that exceeded its budget.
+    """
+    own, on = (_runs(*places).get((*key[:2], name), {}) for name in (key[2], f"{key[2]}{training.PLAYED_ON}"))
+    named = (row for place in places for row in rows(f"{place}/runs.csv") if row["seconds_to_target"])
+    there = {int(row["seed"]) for row in named if (row["environment"], row["testbed"], row["schedule"]) == key}
+    return {seed: run._replace(reached=True) for seed, run in own.items() if seed in there} | on
 
 
 def _run(row: Mapping[str, str]) -> training.Run:

@@ -89,11 +89,11 @@ def test_the_training_of_tuned_systems(files):
         "62",
         "0.100",
         "0.020",
-        "0.012 (0.010 to 0.020), 4 of 5",
+        "reached by 4 of 5",
         "2,400 (2,067 to 2,733)",
     )
     assert table.rows[1][0] == "other"
-    assert table.rows[1][5] == "not reached"
+    assert table.rows[1][5] == "reached by 0 of 5"
 
 
 def test_trajectories(files):
