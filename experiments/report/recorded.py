@@ -48,6 +48,27 @@ def pooled(run: Run, others: Sequence[Run]) -> Run:
 
 def return_ratio(own: Run, other: Run) -> float:
     """Returns the ratio of the returns at the end of the shorter run."""
-    end = min(own["seconds"][-1], other["seconds"][-1])
-    one, two = (np.interp(end, run["seconds"], run["episode_return"]) for run in (own, other))
-    return ratio(float(one), float(two))
+    return _ratio_at(own, other, [_end(own, other)])
+
+
+def mean_ratio(own: Run, other: Run) -> float:
+    """Returns the ratio of the mean returns over time, up to the end of the shorter run.
+
+    Before the first return of a run, that return counts.
+
+    Example:
+      >>> run, other = ({"seconds": np.array([0, 8]), "episode_return": np.array([0.0, top])} for top in (2.0, 4.0))
+      >>> mean_ratio(run, other), return_ratio(run, other)
+      (0.5, 0.5)
+    """
+    return _ratio_at(own, other, np.linspace(0.0, _end(own, other), 1_000))
+
+
+def _end(own: Run, other: Run) -> float:
+    return float(min(own["seconds"][-1], other["seconds"][-1]))
+
+
+def _ratio_at(own: Run, other: Run, seconds: Any) -> float:
+    """Returns the ratio of the mean returns at these instants, between which curves are interpolated."""
+    one, two = (float(np.interp(seconds, run["seconds"], run["episode_return"]).mean()) for run in (own, other))
+    return ratio(one, two)

@@ -85,6 +85,7 @@ def training() -> Table:
             (
                 _SYSTEMS.get(name, name),
                 f"{estimated(of, 'final_return'):,.0f}",
+                f"{estimated(of, 'mean_return'):,.0f}",
                 f"{middle(of, 'virtual_seconds'):.0f}",
                 f"{middle(of, 'cost_demo'):.3f}",
                 f"{middle(of, 'cost_pay_per_use'):.3f}",
@@ -93,7 +94,9 @@ def training() -> Table:
             )
         )
     to = f"by use up to {target['synchronous']['target']}"
-    return Table(("system", HOPPER, "virtual s", "USD, demo's bill", "USD by use", to, WALKER), lines)
+    return Table(
+        ("system", HOPPER, "mean over the run", "virtual s", "USD, demo's bill", "USD by use", to, WALKER), lines
+    )
 
 
 def to_target(row: Mapping[str, str]) -> str:

@@ -26,13 +26,15 @@ def sweep(study: str, default: str, baseline: str = "synchronous") -> Table:
     for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
         pairs = list(_pairs(study, assumed, baseline))
         if pairs:
-            returns = estimate([recorded.return_ratio(*pair) for pair in pairs])
+            returns, means = (
+                estimate([of(*pair) for pair in pairs]) for of in (recorded.return_ratio, recorded.mean_ratio)
+            )
             costs = (
                 estimate([own[bill][-1] / other[bill][-1] for own, other in pairs])
                 for bill in ("cost_demo", "cost_pay_per_use")
             )
-            lines.append((label, f"{returns:.2f}", *(f"{cost:.3f}" for cost in costs)))
-    return Table(("assumed", "return, equal time", "cost, demo's bill", "cost by use"), lines)
+            lines.append((label, f"{returns:.2f}", f"{means:.2f}", *(f"{cost:.3f}" for cost in costs)))
+    return Table(("assumed", "return, equal time", "mean until then", "cost, demo's bill", "cost by use"), lines)
 
 
 def _pairs(study: str, assumed: str, baseline: str) -> Iterator[tuple[Run, Run]]:

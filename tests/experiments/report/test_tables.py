@@ -66,6 +66,7 @@ def test_the_training_of_tuned_systems(files):
                 "setting": "",
                 "seed": seed,
                 "final_return": scale * (1000 + 100 * seed),
+                "mean_return": scale * (500 + 100 * seed),
                 "virtual_seconds": 60 + seed,
                 "cost_demo": 0.1,
                 "cost_pay_per_use": scale * 0.02,
@@ -82,10 +83,11 @@ def test_the_training_of_tuned_systems(files):
         {**same, "system": "other", "reached": "0 of 5", "USD by use to the target": "-"},
     )
     table = stellaris.training()
-    assert table.headings[5] == "by use up to 600"
+    assert table.headings[6] == "by use up to 600"
     assert table.rows[0] == (
         "synchronous PPO",
         "1,200 (1,033 to 1,367)",
+        "700 (533 to 867)",
         "62",
         "0.100",
         "0.020",
@@ -93,7 +95,7 @@ def test_the_training_of_tuned_systems(files):
         "2,400 (2,067 to 2,733)",
     )
     assert table.rows[1][0] == "other"
-    assert table.rows[1][5] == "reached by 0 of 5"
+    assert table.rows[1][6] == "reached by 0 of 5"
 
 
 def test_trajectories(files):
@@ -155,9 +157,9 @@ def test_a_sweep_pools_its_baseline(files):
         ),
     )
     assert sweeps.sweep("it", "default").rows == [
-        ("default", "2.00", "0.500", "0.250"),
-        ("variation 1", "4.00", "0.500", "0.250"),
-        ("a gradient takes four times as long", "2.00", "0.250", "0.500"),
+        ("default", "2.00", "2.00", "0.500", "0.250"),
+        ("variation 1", "4.00", "4.00", "0.500", "0.250"),
+        ("a gradient takes four times as long", "2.00", "2.00", "0.250", "0.500"),
     ]
 
 
