@@ -183,7 +183,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "lab-corrections": Entry(
         "figures.lab.corrections",
         "every correction at every imposed lag, in the lab",
-        {"smoke": "1", "small": "600"},
+        {"smoke": "1", "small": "700"},
         kind="figure",
     ),
     "lab-language": Entry(

@@ -63,7 +63,7 @@ def _evaluated(folder: Path, size: lag.Preset) -> dict[str, Surface]:
     """Returns the outcomes by the newest policy of every task of which a folder has them."""
     size = newest.PRESETS["small"] if size == lag.PRESETS["small"] else size
     tables = {task: read(folder / f"{_NEWEST}_{task}.csv.gz") for task in size.tasks}
-    return {task: surface.surface_of(task, rows, size, LAB_NEWEST) for task, rows in tables.items() if rows}
+    return {task: surface.surface_of(task, rows, size, _NEWEST, LAB_NEWEST) for task, rows in tables.items() if rows}
 
 
 def _tables_of_newest(evaluated: Mapping[str, Surface]) -> dict[str, list[dict[str, Any]]]:

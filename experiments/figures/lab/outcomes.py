@@ -80,11 +80,13 @@ def half_lag(lags: Sequence[int], score: NDArray) -> float:
 def free_lag(lags: Sequence[int], score: NDArray) -> int:
     """Returns the largest lag at which `score`, `[lag]`, is at least 90 % of its value without lag.
 
+    It is 0 if that value is not positive, as for a method that has not learned.
+
     Example:
-      >>> free_lag((0, 1, 2, 4), np.array([10.0, 8.0, 9.0, 5.0]))
-      2
+      >>> free_lag((0, 1, 2, 4), np.array([10.0, 8.0, 9.0, 5.0])), free_lag((0, 1), np.array([-2.0, 1.0]))
+      (2, 0)
     """
-    return max(lag for lag, value in zip(lags, score, strict=True) if value >= 0.9 * score[0])
+    return max((lag for lag, value in zip(lags, score, strict=True) if value >= 0.9 * score[0] > 0), default=0)
 
 
 def resampled(seeds: int) -> NDArray:

@@ -24,7 +24,9 @@ class Surface(NamedTuple):
     """The outcomes of all methods on a task."""
 
     cells: Cells
-    new: AbstractSet[str]  #: the methods that are not of `lab-lag`, with the PPO that ran with them.
+    new: AbstractSet[str]  #: the methods that are not of the earlier study, with the PPO that ran with them.
+    part: str = "lags"  #: the part whose runs the new methods have.
+    study: str = "lab-lag"  #: the earlier study.
 
     def reference(self, method: str) -> str:
         """Returns the PPO that a method is compared with: its own device's; the PPO of `lab-lag` for the other one."""
@@ -69,14 +71,16 @@ def cells_of(rows: Sequence[dict[str, str]], floor: float) -> Cells:
 _AXES: Sequence[tuple[str, Any]] = (("lag", int), ("learning_rate", float), ("seed", int))
 
 
-def surface_of(task: str, rows: Sequence[dict[str, str]], size: lag.Preset, study: Path = LAB_LAG) -> Surface:
+def surface_of(
+    task: str, rows: Sequence[dict[str, str]], size: lag.Preset, part: str = "lags", study: Path = LAB_LAG
+) -> Surface:
     """Returns the outcomes of the new methods, from the rows of a part, and of those of an earlier study.
 
     Those of the earlier study are left out if it has other settings, as for the preset `smoke`.
     """
     new = cells_of(rows, floor_of(task, study))
     if size not in (lag.PRESETS["small"], newest.PRESETS["small"]):
-        return Surface(new, frozenset())
+        return Surface(new, frozenset(), part)
     old = lag.read(study, size, task, new.floor)
     if (tuple(old.lags), tuple(old.rates)) != (tuple(new.lags), tuple(new.rates)):
         raise ValueError(
@@ -84,4 +88,5 @@ def surface_of(task: str, rows: Sequence[dict[str, str]], size: lag.Preset, stud
         )
     names = [AGAIN if name == "PPO" else name for name in new.methods]
     final, mean = (np.concatenate(pair) for pair in ((old.final, new.final), (old.mean, new.mean)))
-    return Surface(Cells([*old.methods, *names], old.lags, old.rates, final, mean, new.floor), frozenset(names))
+    cells = Cells([*old.methods, *names], old.lags, old.rates, final, mean, new.floor)
+    return Surface(cells, frozenset(names), part, study.name)

@@ -41,7 +41,7 @@ def shared(task: str, surface: Surface) -> Iterator[dict[str, Any]]:
 
 def _named(task: str, surface: Surface, place: tuple[int, ...]) -> dict[str, Any]:
     method = surface.cells.methods[place[0]]
-    runs = "lags" if method in surface.new or not surface.new else "lab-lag"
+    runs = surface.part if method in surface.new or not surface.new else surface.study
     return {"task": task, "method": method, "runs": runs, "lag": surface.cells.lags[place[1]]}
 
 

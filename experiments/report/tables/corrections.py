@@ -40,6 +40,23 @@ def against_ppo() -> Table:
     return Table(("method", *headings), lines, left=headings)
 
 
+def by_the_newest_policy() -> Table:
+    """Returns where half of the newest policies' outcome is lost, and where they are apart from PPO's, by task."""
+    half = {(row["method"], row["task"]): row for row in rows(f"{_STUDY}/newest_half.csv") if row["rate"] == "best"}
+    against = rows(f"{_STUDY}/newest_against_ppo.csv")
+    tasks = values([*half.values()], "task")
+    lines = []
+    for method in values([*half.values()], "method"):
+        cells = [method]
+        for task in tasks:
+            own = [row for row in against if (row["method"], row["task"]) == (method, task)]
+            lost = half[method, task]
+            cells += [f"{lost['half']} ({lost['interval']})", *(apart(own, verdict) for verdict in (BEATS, BELOW))]
+        lines.append(tuple(cells))
+    columns = ("half is lost at", "above PPO at lags", "below")
+    return Table(("method", *(f"{task}, {column}" for task in tasks for column in columns)), lines)
+
+
 def apart(of: Sequence[Row], verdict: str) -> str:
     """Returns the lags of the rows with a verdict."""
     return ", ".join(row["lag"] for row in of if row["verdict"] == verdict)
@@ -168,6 +185,7 @@ def dips(study: str = _STUDY, method: str = "PPO") -> Table:
 TABLES: Mapping[str, Callable[[], Table]] = {
     "corrections-half-lost": half_lost,
     "corrections-against-ppo": against_ppo,
+    "corrections-newest": by_the_newest_policy,
     "corrections-two-ppos": two_ppos,
     "corrections-recommended": recommended,
     "corrections-slopes": slopes,

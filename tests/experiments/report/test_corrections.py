@@ -18,6 +18,7 @@ def reported(tmp_path, monkeypatch):
     tables = {
         "lags": [*part(["PPO"], [0, 2]), *part(["SAPO"], [0, 2], times=4)],
         "border": [row for updates in (32, 40) for row in part(["PPO"], [1, 2], updates=updates)],
+        "newest": [*part(["PPO"], [0, 2]), *part(["SAPO"], [0, 2], times=0.5)],
         "patterns": [row for kind in ("sawtooth", "maximum") for row in part(["PPO"], [2], kind=kind)],
     }
     for name, rows in tables.items():
@@ -33,6 +34,7 @@ def test_the_tables():
     tables = {name: of() for name, of in corrections.TABLES.items() if name != "corrections-dips"}
     assert all(len(row) == len(table.headings) for table in tables.values() for row in table.rows)
     assert tables["corrections-against-ppo"].rows == [("SAPO", "0, 2", "")]
+    assert [(row[0], *row[2:]) for row in tables["corrections-newest"].rows] == [("PPO", "", ""), ("SAPO", "", "0, 2")]
     assert tables["corrections-recommended"].rows == [("SAPO", "2; 0", "no")]
     assert tables["corrections-half-lost"].rows == [("PPO", "> 2 (> 2 to > 2)"), ("SAPO", "> 2 (> 2 to > 2)")]
     (slopes,) = tables["corrections-slopes"].rows
