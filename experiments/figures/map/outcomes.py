@@ -255,7 +255,8 @@ def rate(row: Row, what: str) -> float:
 
 def slowed(kappa: float, sharers: int, learners: int) -> float:
     """Returns the κ at which learners with a GPU each take as long for a gradient as these, of which some share one."""
-    return kappa * min(sharers, learners) ** testbed.GPU_SHARING
+    factor: float = min(sharers, learners) ** testbed.GPU_SHARING
+    return kappa * factor
 
 
 def advantages(

@@ -161,7 +161,7 @@ def _to_the_target(key: tuple[str, str, str], places: Sequence[str]) -> Mapping[
     own, on = (_runs(*places).get((*key[:2], name), {}) for name in (key[2], f"{key[2]}{training.PLAYED_ON}"))
     named = (row for place in places for row in rows(f"{place}/runs.csv") if row["seconds_to_target"])
     there = {int(row["seed"]) for row in named if (row["environment"], row["testbed"], row["schedule"]) == key}
-    return {seed: run._replace(reached=True) for seed, run in own.items() if seed in there} | on
+    return {**{seed: run._replace(reached=True) for seed, run in own.items() if seed in there}, **on}
 
 
 def _run(row: Mapping[str, str]) -> training.Run:
