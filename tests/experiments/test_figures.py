@@ -158,7 +158,7 @@ STUDIES = {
         ("--steps", "768"),
     ),
     "minionsrl-training": Shown(
-        "; ".join(["tuned"] * 6 + ["authors"] * 5 + ["authors-0.001"] * 5),
+        "; ".join(["tuned"] * 7 + ["authors"] * 5 + ["authors-0.001"] * 5),
         "numbers " + " ".join(f"{kind}_{of}" for kind in ("training", "decisions") for of in _TESTBEDS),
         "",  # runs that miss the target are not in the picture of numbers
         ("--steps", "512"),
