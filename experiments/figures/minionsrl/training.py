@@ -1,5 +1,6 @@
 """Compares MinionsRL's schedulers with fixed numbers of actors and with the paper's baselines, on both learners."""
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 from experiments.figures.minionsrl.ceiling import Schedule
@@ -205,7 +207,7 @@ def _report(results: Sequence[Finished], out: Path, console: Console) -> None:
     tidy.show("to the target", HEADINGS, to_target(runs), out, console)
     for environment, testbeds in drawn.items():
         with plots.figure(
-            out / f"numbers_{environment}", environment, columns=len(testbeds), suffixes=(".png", ".pdf")
+            out / f"numbers_{environment}", environment, columns=len(testbeds), suffixes=(".png", ".pdf"), height=4.0
         ) as panels:
             for axes, (testbed, own) in zip(panels, testbeds.items(), strict=True):
                 _draw(own, axes, minionsrl.label(testbed))
@@ -268,34 +270,44 @@ def _curves(name: str, of: Sequence[Finished]) -> plots.Curves:
 
 
 def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None:
-    """Draws the median cost of each scheduler over its median time; schedules have labels, others are in the legend."""
-    for name, of in own.items():
+    """Draws the cost of each scheduler over its time; fixed numbers have labels, others are in the legend."""
+    above, levels = True, itertools.cycle("<>hd")
+    for name, of in sorted(own.items(), key=lambda item: (not item[0].isdigit(), item[0].zfill(2))):
         there = [run for run in map(_run, of) if run.reached]
         if not there:
             continue
         x, y = (estimate([run.spent[i] for run in there]) for i in range(2))
         # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
         label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
-        marker, colour = _style(name)
-        schedule = name[0].isdigit()
-        axes.plot(x.middle, y.middle, marker, color=colour, ms=4, label=None if schedule else label)
+        marker, colour = _style(name, levels)
+        face = "white" if name.endswith(PLAYED_ON) else colour
+        fixed = name.isdigit()
+        axes.plot(x.middle, y.middle, marker, color=colour, mfc=face, ms=4, label=None if fixed else label)
         axes.plot([x.low, x.high], [y.middle] * 2, color=colour, lw=0.7)
         axes.plot([x.middle] * 2, [y.low, y.high], color=colour, lw=0.7)
-        if schedule:
-            axes.annotate(label, (x.middle, y.middle), xytext=(3, 3), textcoords="offset points", fontsize=7)
+        if fixed:  # neighbouring numbers are close together
+            axes.annotate(
+                label, (x.middle, y.middle), xytext=(2, 3 if above else -9), textcoords="offset points", fontsize=7
+            )
+            above = not above
     axes.set_title(title, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
     if axes.get_legend_handles_labels()[0]:
-        axes.margins(y=0.25)  # room for the legend
-        axes.legend(fontsize=7, loc="best")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2, frameon=False)
 
 
 #: Markers of the baselines.
 _MARKERS = {minionsrl.ADAPT: "^", minionsrl.AZURE: "v", minionsrl.IMPACT: "P"}
 
 
-def _style(name: str) -> tuple[str, str]:
+def _style(name: str, levels: Iterator[str]) -> tuple[str, str]:
     """Returns the marker and the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
     if name in _MARKERS:
         return _MARKERS[name], minionsrl.STYLES[name][0]
@@ -303,7 +315,7 @@ def _style(name: str) -> tuple[str, str]:
         return "X", "#009E73"
     if name.startswith("learned"):
         return ("s", "#009E73") if "time" in name else ("D", "#CC79A7")
-    return ("o", "#E69F00") if "," in name else ("o", "#0072B2")
+    return (next(levels), "#CC79A7") if "," in name else ("o", "#0072B2")
 
 
 _TESTBEDS = dict.fromkeys(name for environment in minionsrl.TARGETS for name in minionsrl.testbeds_of(environment))
