@@ -8,6 +8,8 @@ from experiments.report.tables import results
 
 #: The most values that a line names, such as commits; digests are shown by their first digits.
 _MOST, _DIGITS = 3, 7
+#: Parts of a study, by their first word, whose tables have names that begin with it; no other table is of their runs.
+_APART = ("newest",)
 
 
 def line(paths: Iterable[str]) -> str:
@@ -27,7 +29,10 @@ def line(paths: Iterable[str]) -> str:
 
 
 def _beside(path: Path) -> Iterator[Mapping[str, str]]:
-    """Yields the provenance of a file: of the parts of a study with which its name ends, or else of all parts."""
+    """Yields the provenance of a file: of the parts of a study that its name tells, or else of all parts.
+
+    A name tells a part with which it ends, and parts in `_APART` with which it begins.
+    """
     name = path.name.split(".")[0]
     parts: dict[str, Mapping[str, str]] = {}
     for place in (path.with_name(f"{name}.json"), *sorted(path.parent.glob("provenance*.json"))):
@@ -35,8 +40,9 @@ def _beside(path: Path) -> Iterator[Mapping[str, str]]:
             parts |= _parts(place)
     if not parts and (settings := path.with_name("settings.json")).exists():
         parts |= _parts(settings)
-    own = [one for part, one in parts.items() if name.endswith(part)]
-    yield from own or parts.values()
+    apart = {part: word for part in parts if (word := part.split("_")[0]) in _APART}
+    own = [one for part, one in parts.items() if name.endswith(part) or name.startswith(apart.get(part, "/"))]
+    yield from own or [one for part, one in parts.items() if part not in apart]
 
 
 def _parts(place: Path) -> Mapping[str, Mapping[str, str]]:

@@ -291,6 +291,14 @@ def test_the_provenance_of_parts(made):
         assert origin.line([f"{folder}/best.csv"]) == LINE.replace("abcdef0+", "1111111, 2222222")
 
 
+def test_the_provenance_of_a_part_with_tables_of_its_own(made):
+    """Tables whose names begin with it have its provenance, and the others do not."""
+    for part, commit in (("lags_one", "1" * 40), ("newest_one", "2" * 40)):
+        made(f"it/provenance_{part}.json", MADE | {"commit": commit})
+    assert origin.line(["it/newest_half.csv"]) == LINE.replace("abcdef0+", "2222222")
+    assert origin.line(["it/half.csv"]) == LINE.replace("abcdef0+", "1111111")
+
+
 def test_the_provenance_of_many(made):
     """Three values are named, of one file or of several; a missing digest of the code is left out."""
     made("one/provenance.json", {**MADE, "commit": "11111111; 22222222"})
