@@ -286,7 +286,7 @@ def test_the_newest_policy():
     assert not missing(
         PAGE,
         f"{len(runs) - on_breakout:,} runs on CartPole and Acrobot, {sum(minutes[:2]):.0f} minutes of a core, and "
-        f"{on_breakout:,} on Breakout, of which the last 904 took {minutes[2]:.0f}.",
+        f"{on_breakout:,} on Breakout; the last 904 of these took {minutes[2]:.0f}.",
     )
     cartpole, acrobot, breakout = (float(half[task]["half"]) for task in (CARTPOLE, ACROBOT, BREAKOUT))
     assert not missing(

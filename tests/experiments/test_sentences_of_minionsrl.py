@@ -710,7 +710,7 @@ def test_runs_that_are_played_on_begin_as_the_failed_ones() -> None:
     assert len(pairs) >= 2 * 20 + 2 + 1
     for budgeted, on in pairs:
         assert on[: len(budgeted)] == budgeted
-    assert sum(len(on) > len(budgeted) for budgeted, on in pairs) >= 7 + 8 + 2  # those that failed
+    assert sum(len(on) > len(budgeted) for budgeted, on in pairs) >= 7 + 8 + 2  # the failed runs
 
 
 def of_time(row):

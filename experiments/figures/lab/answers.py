@@ -60,7 +60,7 @@ def report(folder: Path, size: lag.Preset) -> None:
 
 
 def _evaluated(folder: Path, size: lag.Preset) -> dict[str, Surface]:
-    """Returns the outcomes by the newest policy of every task of which a folder has them."""
+    """Returns the outcomes by the newest policy of every task whose table a folder holds."""
     size = newest.PRESETS["small"] if size == lag.PRESETS["small"] else size
     tables = {task: read(folder / f"{_NEWEST}_{task}.csv.gz") for task in size.tasks}
     return {task: surface.surface_of(task, rows, size, _NEWEST, LAB_NEWEST) for task, rows in tables.items() if rows}

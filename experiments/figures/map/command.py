@@ -79,7 +79,7 @@ PRESETS: Mapping[str, Preset] = {
 
 @dataclass(frozen=True)
 class Way:
-    """A way to deploy learners, of which the map has pictures of its own."""
+    """A way to deploy learners; the map has separate pictures of it."""
 
     suffix: str  #: what the names of its files end with.
     words: str
@@ -93,7 +93,7 @@ _PAR_RL_GRADIENTS = 10 * hpc.ACTORS * hpc.FRAGMENT // hpc.CHOSEN[hpc.STELLARIS].
 #: With a GPU each: Ray on two cores, from the log of `what-if`: medians of 27.3 ms a fragment and 9.32 ms a batch, and
 #: the variation of a normal distribution whose median distance from the median is that of the fragments; MinionsRL with
 #: its authors' learner; the testbed with PAR-RL's 960 cores. With four learners on a GPU, and updates that take as long
-#: as on the testbed, where the new version is stored and announced, too: the demo of Stellaris, whose round has an
+#: as on the testbed, where the new version is also stored and announced: the demo of Stellaris, whose round has an
 #: overhead of 5 s; the testbed with the tuned settings.
 WAYS = (
     Way(

@@ -254,7 +254,7 @@ def rate(row: Row, what: str) -> float:
 
 
 def slowed(kappa: float, sharers: int, learners: int) -> float:
-    """Returns the κ at which learners with a GPU each take as long for a gradient as these, of which some share one."""
+    """Returns the κ at which learners with a GPU each take as long for a gradient as learners that share one."""
     factor: float = min(sharers, learners) ** testbed.GPU_SHARING
     return kappa * factor
 

@@ -85,7 +85,7 @@ def draw_eta(rows: Sequence[Mapping[str, Any]], path: Path, name: str) -> None:
                     row for row in rows if (row["system"], row["kappa"], row["variation"]) == (system, kappa, variation)
                 ]
                 for row in own:
-                    learners = row["learners"] * 1.12 ** (i - 1)  # beside each other
+                    learners = row["learners"] * 1.12 ** (i - 1)  # so that markers do not overlap
                     axes.plot([learners] * 2, [row["eta_low"], row["eta_high"]], color=colour, lw=1.0)
                     face = "white" if row["missed"] else colour
                     axes.plot(learners, row["eta"], marker, color=colour, mfc=face, ms=5)

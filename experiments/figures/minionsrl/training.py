@@ -34,7 +34,7 @@ SCHEDULES = (
     Schedule(32, 8, 16),
 )
 _FEW = (ALL, Schedule(8, 8, 0))
-#: The best of `minionsrl-ceiling` by time, by cost, and by cost at equal time; on these testbeds they run here, too.
+#: The best of `minionsrl-ceiling` by time, by cost, and by cost at equal time; they also run on these testbeds.
 BEST = {
     ("CartPole-v1", "authors"): (
         *(Schedule(number, number, 0) for number in (29, 14, 3)),
@@ -61,7 +61,7 @@ SOURCE = ("CartPole-v1", "authors")
 class PlayedOn:
     """Decides once, as a learned scheduler does before the first round of a run with a budget.
 
-    The run itself has no budget, so it goes on to the target where the budget would have ended it.
+    The run has no budget, so it continues to the target where the budget would have ended it.
     """
 
     scheduler: Learned
