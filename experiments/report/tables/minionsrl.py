@@ -1,5 +1,6 @@
 """The tables of results on MinionsRL."""
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -124,11 +125,14 @@ def counted() -> Table:
     lines = []
     for place in _SHOWN:
         places = (place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
-        runs = _runs(*places)
+        runs, exceeding = _runs(*places), _exceeding(*places)
         for (environment, testbed, name), of in runs.items():
             if not name.startswith(training.LEARNED) or name.endswith(training.PLAYED_ON):
                 continue
-            on = _to_the_target((environment, testbed, name), places)
+            on = {
+                **exceeding.get((environment, testbed, name), {}),
+                **runs.get((environment, testbed, f"{name}{training.PLAYED_ON}"), {}),
+            }
             everyone = runs[environment, testbed, str(training.ALL)]
             reached = [(run, everyone[seed]) for seed, run in of.items() if run.reached]
             every = [(run if run.reached else on.get(seed, run), everyone[seed]) for seed, run in of.items()]
@@ -153,15 +157,15 @@ def _runs(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.R
     return runs
 
 
-def _to_the_target(key: tuple[str, str, str], places: Sequence[str]) -> Mapping[int, training.Run]:
-    """Returns the runs of a learned scheduler that went on to the target, by seed.
-
-    Such a run was played on, or reached the target in the round that exceeded its budget.
-    """
-    own, on = (_runs(*places).get((*key[:2], name), {}) for name in (key[2], f"{key[2]}{training.PLAYED_ON}"))
-    named = (row for place in places for row in rows(f"{place}/runs.csv") if row["seconds_to_target"])
-    there = {int(row["seed"]) for row in named if (row["environment"], row["testbed"], row["schedule"]) == key}
-    return {**{seed: run._replace(reached=True) for seed, run in own.items() if seed in there}, **on}
+def _exceeding(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.Run]]:
+    """Returns the runs that reached the target in the round that exceeded their budget, as runs that reached it."""
+    runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
+    for row in (row for place in places for row in rows(f"{place}/runs.csv") if row["seconds_to_target"]):
+        run = _run(row)
+        if not run.reached:
+            key = row["environment"], row["testbed"], row["schedule"]
+            runs.setdefault(key, {})[int(row["seed"])] = run._replace(reached=True)
+    return runs
 
 
 def _run(row: Mapping[str, str]) -> training.Run:
@@ -171,12 +175,18 @@ def _run(row: Mapping[str, str]) -> training.Run:
     limited = schedule.startswith(training.LEARNED) and not schedule.endswith(training.PLAYED_ON)
     budget = minionsrl.BUDGETS[environment, testbed] if limited else math.inf
     reached = row["seconds_to_target"] != "" and float(row["cost_pay_per_use"]) <= budget
-    fragment = minionsrl.testbeds_of(environment)[testbed].workload.fragment
+    fragment = _fragment(environment, testbed)
     in_rounds = schedule not in (minionsrl.AZURE, minionsrl.IMPACT)
     actors = float(row["steps"]) / fragment / float(row["versions"]) if in_rounds else None
     return training.Run(
         reached, actors, [float(row[name]) for name in ("virtual_seconds", "cost_pay_per_use", "cost_azure")]
     )
+
+
+@functools.cache
+def _fragment(environment: str, testbed: str) -> int:
+    """Returns the steps of a fragment."""
+    return minionsrl.testbeds_of(environment)[testbed].workload.fragment
 
 
 def _ratio(row: Mapping[str, str], column: str) -> Estimate:
