@@ -279,6 +279,7 @@ def test_by_the_newest_policy():
     first, second, third = (f"{float(half[method]['half']):.0f} ({half[method]['interval']})" for method in three)
     assert not missing(
         PAGE,
+        "keep half of their outcome longer than PPO, the wide clip and both caps*:",
         f"up to {first}, {second} and {third} batches, where PPO's half is lost at {half['PPO']['half']} "
         f"({half['PPO']['interval']}).",
         f"At 128 batches they have {min(outcomes):.0f} to {max(outcomes):.0f} where PPO has "

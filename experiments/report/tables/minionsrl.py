@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from experiments.figures.minionsrl import training
 from experiments.figures.minionsrl.ceiling import Schedule
@@ -125,7 +125,7 @@ def counted() -> Table:
     lines = []
     for place in _SHOWN:
         places = (place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
-        runs, exceeding = _runs(*places), _exceeding(*places)
+        runs, exceeding = _runs(*places), _runs(*places, of=_exceeding)
         for (environment, testbed, name), of in runs.items():
             if not name.startswith(training.LEARNED) or name.endswith(training.PLAYED_ON):
                 continue
@@ -149,23 +149,26 @@ def counted() -> Table:
     return Table(headings, lines, left=headings[1:2])
 
 
-def _runs(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.Run]]:
-    """Returns the runs of several places by seed, by environment, testbed and schedule."""
+def _runs(
+    *places: str, of: Callable[[Mapping[str, str]], training.Run | None] | None = None
+) -> Mapping[tuple[str, str, str], Mapping[int, training.Run]]:
+    """Returns the runs of several places by seed, by environment, testbed and schedule.
+
+    Args:
+      places: the folders of the runs.
+      of: returns a run from its row, or None to leave the row out; by default all runs.
+    """
     runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
     for row in (row for place in places for row in rows(f"{place}/runs.csv")):
-        runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = _run(row)
+        if run := (of or _run)(row):
+            runs.setdefault((row["environment"], row["testbed"], row["schedule"]), {})[int(row["seed"])] = run
     return runs
 
 
-def _exceeding(*places: str) -> Mapping[tuple[str, str, str], Mapping[int, training.Run]]:
-    """Returns the runs that reached the target in the round that exceeded their budget, as runs that reached it."""
-    runs: dict[tuple[str, str, str], dict[int, training.Run]] = {}
-    for row in (row for place in places for row in rows(f"{place}/runs.csv") if row["seconds_to_target"]):
-        run = _run(row)
-        if not run.reached:
-            key = row["environment"], row["testbed"], row["schedule"]
-            runs.setdefault(key, {})[int(row["seed"])] = run._replace(reached=True)
-    return runs
+def _exceeding(row: Mapping[str, str]) -> training.Run | None:
+    """Returns a run that reached the target in the round that exceeded its budget, as one that reached it."""
+    run = _run(row)
+    return run._replace(reached=True) if row["seconds_to_target"] and not run.reached else None
 
 
 def _run(row: Mapping[str, str]) -> training.Run:

@@ -41,7 +41,9 @@ def _beside(path: Path) -> Iterator[Mapping[str, str]]:
     if not parts and (settings := path.with_name("settings.json")).exists():
         parts |= _parts(settings)
     apart = {part: word for part in parts if (word := part.split("_")[0]) in _APART}
-    own = [one for part, one in parts.items() if name.endswith(part) or name.startswith(apart.get(part, "/"))]
+    own = [
+        one for part, one in parts.items() if name.endswith(part) or (part in apart and name.startswith(apart[part]))
+    ]
     yield from own or [one for part, one in parts.items() if part not in apart]
 
 
