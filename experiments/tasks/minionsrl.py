@@ -81,6 +81,7 @@ BUDGETS: Mapping[tuple[str, str], float] = {
     ("CartPole-v1", "authors"): 0.75 * 0.0422,
     ("CartPole-v1", "authors-0.001"): 0.75 * 0.0092,
     ("Acrobot-v1", "authors"): 0.75 * 0.0953,
+    ("Acrobot-v1", "tuned"): 0.75 * 0.0126,
     ("Hopper-v4", "authors-0.0003"): 0.75 * 0.0415,
     ("HalfCheetah-v4", "authors-0.0003"): 0.75 * 0.0478,
 }

@@ -26,6 +26,7 @@ TESTBEDS: Mapping[str, tuple[str, str]] = {
     "authors": ("CartPole-v1", "authors"),
     "authors-0.001": ("CartPole-v1", "authors-0.001"),
     "acrobot": ("Acrobot-v1", "authors"),
+    "acrobot-tuned": ("Acrobot-v1", "tuned"),
 }
 #: The testbeds of a run that names none. Acrobot needs gymnax, and the smoke preset's target is CartPole's.
 DEFAULT = [name for name, (environment, _) in TESTBEDS.items() if environment == "CartPole-v1"]

@@ -119,7 +119,7 @@ def ran() -> Table:
     tasks = ("CartPole", "Acrobot-v1", "Breakout-MinAtar")
     parts = ("lags", "patterns", "border")
     several = sum(len(rows(f"lab-corrections/{part}_{task}.csv.gz")) for part in parts for task in tasks)
-    several += len(rows("lab-corrections/newest_CartPole.csv.gz"))  # the other tasks lack this part
+    several += sum(len(rows(f"lab-corrections/newest_{task}.csv.gz")) for task in tasks[:2])  # Breakout lacks it
     where = "[every correction at every lag](results/lab-corrections.md)"
     lines.append(("`lab-corrections`", f"{several:,}", where))
     where = "[corrections on a language task](results/lab-language.md)"
