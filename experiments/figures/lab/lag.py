@@ -228,9 +228,9 @@ def write(tables: Mapping[str, Cells], folder: Path, preset: Preset) -> None:
     """Writes the tables of the runs, of the curves and of the lags at which half is lost, and both pictures."""
     for name, rows in {"runs": _rows, "curves": curves, "half": halves}.items():
         output.write_rows(folder / f"{name}.csv", [row for task, cells in tables.items() for row in rows(task, cells)])
-    whose = f"mean return of the last {TAIL:.0%}" + ("" if preset.evaluation is None else " of policies")
-    _draw(tables, folder / "best", "best", f"{whose},\neach at its best rate")
-    _draw(tables, folder / "shared", "shared", f"{whose},\nall at the rate best for fresh PPO")
+    outcome = "return" if preset.evaluation is None else "evaluated return"
+    for rate, which in {"best": "each at its best rate", "shared": "all at the rate best for fresh PPO"}.items():
+        _draw(tables, folder / rate, rate, f"mean {outcome} of the last {TAIL:.0%},\n{which}")
 
 
 def _rows(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
