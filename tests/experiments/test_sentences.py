@@ -148,6 +148,31 @@ def test_where_a_factor_comes_from():
     )
 
 
+def test_where_a_factor_comes_from_was_run_twice():
+    """The first runs' table is kept, for the sentences about them."""
+    both = [
+        {row["with"]: row for row in rows(SMALL / "stellaris-why" / place / "table.csv")} for place in ("first", ".")
+    ]
+    demo, gradients = (both[0][name] for name in ("no waiting", "4 x gradients"))
+    assert not missing(
+        STELLARIS,
+        f"In the first runs the demo had {shown(demo['return, equal time'])} times its baseline's return at the end and "
+        f"{shown(demo['mean until then'])} times in the mean, and the synchronous baseline with as many gradients "
+        f"{shown(gradients['return, equal time'])} and {shown(gradients['mean until then'])}.",
+        f"With the weights the return was {shown(both[0]['weights']['/ row before'])} times that of the row before,",
+    )
+    apart = [
+        [name for name in ("asynchrony", "cap", "groups", "weights") if not _contains_1(of[name]["/ row before"])]
+        for of in both
+    ]
+    assert apart == [["weights"], []]
+
+
+def _contains_1(text):
+    _, low, high = map(float, re.findall(r"[\d.]+", text))
+    return low <= 1 <= high
+
+
 def test_tuned_systems():
     training, spent = by_variant(SMALL / "stellaris-training"), table("stellaris-cost", "system")
     ends = {name: middle(result(of, "final_return"), ",.0f") for name, of in training.items()}
@@ -496,6 +521,7 @@ def test_neighbouring_seeds():
     # Runs since the seeds of environments are hashed share no initial states.
     places = ("", "hopper", "hopper-baselines", "hopper-impact", "halfcheetah", "halfcheetah-more")
     hashed = {SMALL / "minionsrl-training" / place / "runs.csv" for place in places}
+    hashed |= {SMALL / study / "runs.csv" for study in ("stellaris-why", "stellaris-motivation")}
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):
         for row in rows(path):
             if row.get("system") and row.get("final_return"):
