@@ -156,8 +156,8 @@ def test_where_a_factor_comes_from_was_run_twice():
     demo, gradients = (both[0][name] for name in ("no waiting", "4 x gradients"))
     assert not missing(
         STELLARIS,
-        f"In the first runs the demo had {shown(demo['return, equal time'])} times its baseline's return at the end and "
-        f"{shown(demo['mean until then'])} times in the mean, and the synchronous baseline with as many gradients "
+        f"In the first runs the demo had {shown(demo['return, equal time'])} times its baseline's return at the end "
+        f"and {shown(demo['mean until then'])} times in the mean, and the synchronous baseline with as many gradients "
         f"{shown(gradients['return, equal time'])} and {shown(gradients['mean until then'])}.",
         f"With the weights the return was {shown(both[0]['weights']['/ row before'])} times that of the row before,",
     )
