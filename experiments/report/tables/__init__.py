@@ -57,6 +57,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "million-steps": stellaris.million_steps,
     "minionsrl-ceiling": minionsrl.ceiling,
     "minionsrl-trained": minionsrl.trained,
+    "minionsrl-acrobot": minionsrl.on_acrobot,
     "minionsrl-budgets": minionsrl.counted,
     "minionsrl-training": minionsrl.compared,
     "trajectories": learning.trajectories,
