@@ -331,6 +331,9 @@ def test_tuned_settings_against_more_runs():
 def test_when_the_ratios_hold():
     _, *demo = TABLES["demo-sweeps"]().rows
     ratios = [float(middle(returns)) for assumed, returns, *_ in demo if "overhead" not in assumed]
+    assert demo[ratios.index(max(ratios))][0] == "a gradient's time grows in proportion to its samples"
+    kept = rows(SMALL / "stellaris-demo-sweeps" / "first" / "table.csv")
+    first = [float(middle(row["return at equal time"])) for row in kept if "overhead" not in row["testbed"]]
     alone = by_variant(SMALL / "stellaris-demo-sweeps")["stellaris, overhead 0"]
     hpc = {row[0]: row[1:] for row in TABLES["hpc-sweeps"]().rows}
     slow = hpc.pop("a gradient takes four times as long")
@@ -345,6 +348,7 @@ def test_when_the_ratios_hold():
     assert not missing(
         DEPLOYMENTS,
         f"Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times the return:",
+        f"in the first it was {min(first):.2f} to {max(first):.2f} times.",
         f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
         f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
         f"under none of these assumptions: it has {min(lower):.2f} to {max(lower):.2f} times the return, and where a "
@@ -521,7 +525,9 @@ def test_neighbouring_seeds():
     # Runs since the seeds of environments are hashed share no initial states.
     places = ("", "hopper", "hopper-baselines", "hopper-impact", "halfcheetah", "halfcheetah-more")
     hashed = {SMALL / "minionsrl-training" / place / "runs.csv" for place in places}
-    hashed |= {SMALL / study / "runs.csv" for study in ("stellaris-why", "stellaris-motivation")}
+    hashed |= {
+        SMALL / study / "runs.csv" for study in ("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps")
+    }
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):
         for row in rows(path):
             if row.get("system") and row.get("final_return"):

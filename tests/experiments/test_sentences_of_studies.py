@@ -1017,7 +1017,7 @@ def test_what_is_not_repeated():
     """Every study with committed runs is repeated or named, and so is every study whose runs are of today's code."""
     several = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in reproduce.figures()}
     repeated = {name: one for name, of in several.items() if (one := repetition.chosen(name, of))}
-    newer = "stellaris-why", "stellaris-motivation", "minionsrl-training"
+    newer = "stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps", "minionsrl-training"
     assert {one.other for name, one in repeated.items() if name not in newer} == {"other code"}
     (made,) = {json.loads((SMALL / name / "provenance.json").read_text())["code"][:7] for name in newer}
     *first, last = (f"`{name}`" for name in newer)
