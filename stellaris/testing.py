@@ -195,7 +195,7 @@ class PlatformContract:
     def test_a_cancelled_invocation_is_not_handed_out(self, platform: Platform) -> None:
         """Pending and running invocations end as cancelled; one that has completed stays as it is."""
         warm(platform, quick=1, slow=1)
-        waits = platform.invoke("slow", lambda context: None, at=platform.now + 0.05)
+        waits = platform.invoke("slow", lambda context: None, at=platform.now + 20.0)
         runs = platform.invoke("slow", lambda context: None, work=20.0)
         done = platform.invoke("quick", lambda context: "done")
         assert platform.next_completion() is done

@@ -1022,7 +1022,7 @@ def test_what_is_not_repeated():
     (made,) = {json.loads((SMALL / name / "provenance.json").read_text())["code"][:7] for name in newer}
     *first, last = (f"`{name}`" for name in newer)
     assert not missing(
-        "docs/results.md", f"those of {', '.join(first)} and {last} are of code whose digest begins with {made}:"
+        "docs/results.md", f"those of {', '.join(first)} and {last} are of code whose digest begins with {made}."
     )
     small = {path.name for path in SMALL.iterdir()} - {*repeated}
     others = {"cluster-vs-simulation", "minionsrl-ceiling", "minionsrl-learning", "lab-newest", "gear-hopper"}
