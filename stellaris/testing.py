@@ -105,7 +105,8 @@ class PlatformContract:
             return [(version.version, version.value.tolist()) for version in versions]
 
         references = (store.latest("policy"), store.at("policy", 1), store.lagged("policy", 1))
-        waits = platform.invoke("single", body, *references, at=platform.now + 0.02)
+        # Late enough that the next version is published before it starts, even on a busy machine.
+        waits = platform.invoke("single", body, *references, at=platform.now + 0.2)
         store.publish("policy", np.full(2, 3))
         drain(platform)
         assert waits.result() == [(3, [3, 3]), (1, [1, 1]), (2, [2, 2])]
@@ -195,6 +196,7 @@ class PlatformContract:
     def test_a_cancelled_invocation_is_not_handed_out(self, platform: Platform) -> None:
         """Pending and running invocations end as cancelled; one that has completed stays as it is."""
         warm(platform, quick=1, slow=1)
+        # So far ahead that it is pending until it is cancelled, even on a busy machine.
         waits = platform.invoke("slow", lambda context: None, at=platform.now + 20.0)
         runs = platform.invoke("slow", lambda context: None, work=20.0)
         done = platform.invoke("quick", lambda context: "done")
