@@ -598,6 +598,9 @@ def test_acrobot_with_the_tuned_learner() -> None:
     assert min(fixed, key=lambda number: float(fixed[number]["time"])) == 8
     assert float(own["closed_low"]) > 0.7 > float(before["closed_high"]) > float(after["closed_high"])
     assert f"{float(fixed[8]['time']):.2f}" == f"{float(fixed[4]['time']):.2f}"
+    assert float(fixed[8]["time_high"]) < 0.7  # saves more than a third, and more than three tenths by its interval
+    assert float(fixed[8]["time"]) < 1 - 1 / 3
+    assert not missing(PAGE, "with the tuned learner the best fixed number saves more than a third of Max's time, and")
     assert all(float(of["closed_low"]) > 0 for of in (own, before, after))
     assert {row["reached"] for row in (own, before, after, *fixed.values())} == {"20"}
     folders.append(folders[0].with_name("published"))

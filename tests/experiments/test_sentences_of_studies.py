@@ -1014,7 +1014,7 @@ def test_the_studies_baseline_after_as_many_steps():
 
 
 def test_what_is_not_repeated():
-    """Every study with committed runs is repeated or named, and so is every study whose runs are of today's code."""
+    """Every study with committed runs is repeated or named; so is each whose runs are newer than the rest."""
     several = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in reproduce.figures()}
     repeated = {name: one for name, of in several.items() if (one := repetition.chosen(name, of))}
     newer = "stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps", "minionsrl-training"

@@ -128,12 +128,19 @@ def _draw_spent(axes: Axes, found: Sequence[Row]) -> None:
         name = row["name"]
         colour, marker = _STYLES.get(name, ("black", "x"))
         x, y = (_estimate(row, what) for what in SPENT)
-        label = name if name in _STYLES and name not in axes.get_legend_handles_labels()[1] else None
+        label = name if name in _STYLES else "a fixed number of actors"
+        shown = label in axes.get_legend_handles_labels()[1]
         # Fine-tuning may keep the scheduler as it was: its filled marker then lies within the open one.
         size: Any = {"markersize": 9, "markerfacecolor": "none"} if name == BEFORE else {"markersize": 5}
-        axes.plot(x.middle, y.middle, marker, color=colour, label=label, **size)
+        axes.plot(x.middle, y.middle, marker, color=colour, label=None if shown else label, **size)
         if name not in _STYLES:
-            axes.annotate(name, (x.middle, y.middle), xytext=(4, 4), textcoords="offset points", fontsize=8)
+            axes.annotate(
+                name.removeprefix("always "),
+                (x.middle, y.middle),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize=8,
+            )
         axes.plot([x.low, x.high], [y.middle] * 2, color=colour, linewidth=0.7)
         axes.plot([x.middle] * 2, [y.low, y.high], color=colour, linewidth=0.7)
     axes.set(xlabel="time / Max's", ylabel="cost / Max's")
