@@ -104,7 +104,7 @@ def test_old_gradients_and_old_data():
     assert not missing(
         "README.md",
         f"is lost at an age of {ages[0]} gradients on CartPole and {ages[1]} on Acrobot; with old data, at "
-        f"{gradients[0]} and {gradients[1]}.",
+        f"{gradients[0]} and {gradients[1]}, or,",
     )
 
 

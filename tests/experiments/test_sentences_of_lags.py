@@ -293,4 +293,4 @@ def test_the_newest_policy():
         "docs/results.md",
         f"by the newest policy it is {cartpole:.0f} on CartPole, {acrobot:.0f} on Acrobot and {breakout:.0f} on",
     )
-    assert not missing("README.md", f"it is {4 * cartpole:.0f} and {4 * acrobot:.0f}.)")  # four gradients a batch
+    assert not missing("README.md", f"at {4 * cartpole:.0f} and {4 * acrobot:.0f}.")  # four gradients a batch
