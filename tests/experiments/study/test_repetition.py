@@ -8,6 +8,7 @@ from rich.console import Console
 
 from experiments.catalogue import EXPERIMENTS
 from experiments.study import repetition
+from experiments.toolkit import provenance
 from tests.experiments.csv_rows import rows
 from tests.experiments.study.test_study import arguments_of, declared
 
@@ -52,19 +53,19 @@ def test_a_run_that_is_equal(committed, tmp_path):
 @pytest.mark.parametrize(
     ("other", "wrong", "said"),
     [
-        (None, 1, "differs (the same code)"),
+        (None, 1, "differs (it should be equal)"),
         ("code", 0, "differs (other code)"),
         ("jax", 0, "differs (other jax)"),
         ("instructions", 0, "differs (other instructions)"),
     ],
 )
 def test_a_run_that_differs(other, wrong, said, committed, tmp_path):
-    """It is wrong only if code, JAX and processor are the same; any column counts."""
+    """It is wrong if code, JAX and processor are the same; any column counts."""
     gradients = rows(committed / "own" / "runs.csv")[1]["virtual_seconds"]
     undo = [edited(committed, "runs.csv", gradients, "0.5")]
     if other:
-        provenance = json.loads((committed / "own" / "provenance.json").read_text())
-        undo.append(edited(committed, "provenance.json", provenance[other], "another"))
+        made = json.loads((committed / "own" / "provenance.json").read_text())
+        undo.append(edited(committed, "provenance.json", made[other], "another"))
     try:
         found, text = checked(committed, tmp_path)
     finally:
@@ -72,6 +73,18 @@ def test_a_run_that_differs(other, wrong, said, committed, tmp_path):
             each()
     assert found == wrong
     assert said in text
+
+
+@pytest.mark.slow
+def test_code_that_repeats_older_runs(committed, monkeypatch):
+    """Rows of such code count as those of the same code."""
+    undo = edited(committed, "provenance.json", provenance.code_version(), "an older digest")
+    try:
+        assert repetition.chosen("own", declared()[0], committed).other == "other code"
+        monkeypatch.setattr(repetition, "SAME_RUNS", {"an older digest"})
+        assert repetition.chosen("own", declared()[0], committed).other == ""
+    finally:
+        undo()
 
 
 @pytest.mark.slow
