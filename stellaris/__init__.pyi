@@ -58,6 +58,7 @@ from .corrections.caps import least_ratio_cap as least_ratio_cap
 from .corrections.caps import truncate_ratio as truncate_ratio
 from .corrections.clipping import ClipWidths as ClipWidths
 from .corrections.clipping import adaptive_clip as adaptive_clip
+from .corrections.clipping import balanced_clip as balanced_clip
 from .corrections.clipping import second_moment_clip as second_moment_clip
 from .corrections.effective_samples import effective_sample_fraction as effective_sample_fraction
 from .corrections.effective_samples import scale_by_effective_samples as scale_by_effective_samples

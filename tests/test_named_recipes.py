@@ -1,4 +1,4 @@
-"""Rows of `docs/functions.md` that compose returns: their calls compute what rlax, or a loop, computes."""
+"""Rows of `docs/functions.md` that compose several functions: their calls compute what rlax, or a loop, computes."""
 
 import dataclasses
 import re
@@ -110,3 +110,68 @@ def test_leaky_vtrace(names):
         ratio,
     )
     close(tuple(found), (expected.errors + value[:-1], expected.pg_advantage, expected.q_estimate), 1e-12)
+
+
+# ---- losses of whole sequences, with the rewards of their prompt -----------------------------------------------------
+
+GROUP = np.array([0, 1, 0, 1, 1])
+
+
+@pytest.fixture
+def answers():
+    """Tokens of five answers to two prompts, in float64."""
+    random = np.random.default_rng(2)
+    functions = ("oapl_loss", "sequence_log_ratio", "group_relative_advantage")
+    with jax.enable_x64(True):
+        log_mu, log_ref, log_pi = -jnp.asarray(random.exponential(size=(3, T, 5)))
+        yield {
+            **{name: getattr(stellaris, name) for name in functions},
+            "stop_gradient": jax.lax.stop_gradient,
+            "log_pi": log_pi,
+            "log_mu": log_mu,
+            "log_ref": log_ref,
+            "valid": np.arange(T)[:, None] < np.array([6, 2, 3, 5, 1]),
+            "reward": random.normal(size=5),
+            "group": GROUP,
+            "tau": 0.2,
+            "beta": 0.3,
+        }
+
+
+def of_tokens(loss, answers):
+    """Value and gradient of a sum, of the tokens' log-probabilities."""
+    return jax.value_and_grad(lambda log_pi: jnp.sum(loss(log_pi)))(answers["log_pi"])
+
+
+def whole(log_ratio, answers):
+    return jnp.sum(jnp.where(answers["valid"], log_ratio, 0.0), axis=0)
+
+
+def above_the_mean(x):
+    """Each number minus the mean of its prompt."""
+    return x - jnp.stack([jnp.mean(x[GROUP[b] == GROUP]) for b in range(len(GROUP))])
+
+
+def test_the_loss_of_kimi(answers):
+    (call, *_) = cells("Kimi k1.5")
+    got = of_tokens(lambda x: eval(call, answers | {"l": x - answers["log_mu"]}), answers)
+    target = above_the_mean(answers["reward"])
+    expected = of_tokens(lambda x: (0.2 * whole(x - answers["log_mu"], answers) - target) ** 2, answers)
+    close(got, expected, 1e-12)
+
+
+def test_trajectory_balance(answers):
+    """The normaliser is estimated from the prompt's answers, and detached."""
+    first, call, *_ = cells("TBA, trajectory balance")
+    name, _, expression = first.partition(" = ")
+
+    def ours(x):
+        names = answers | {"log_pi": x}
+        return eval(call, names | {name: eval(expression, names)})
+
+    def theirs(x):
+        difference = whole(x - answers["log_ref"], answers) - answers["reward"] / 0.3
+        log_z = difference - above_the_mean(difference)
+        return (difference - jax.lax.stop_gradient(log_z)) ** 2
+
+    close(of_tokens(ours, answers), of_tokens(theirs, answers), 1e-12)

@@ -17,6 +17,7 @@ from stellaris import (
     adaptive_clip,
     approximate_kl,
     approximate_proximal_log_ratio,
+    balanced_clip,
     bidirectional_kl_mask,
     bounded_importance_weight,
     decoupled_ppo_loss,
@@ -368,6 +369,10 @@ SETTINGS = {
     "second_moment_clip": (
         lambda s: second_moment_clip(x, a, max_second_moment=s, min_clip=s / 2, min_clip_high=s),
         (0.0, 0.1),
+    ),
+    "balanced_clip": (
+        lambda s: balanced_clip(x, a, low=s, max_low=s + 0.1, high=1 + s, max_high=2 + s, step=s, balance=2 * s),
+        (0.2, 0.6),
     ),
     "adaptive_clip": (lambda s: adaptive_clip(x, clip=s, clip_high=2 * s, quantile=s), (0.1, 0.5)),
     "scale_by_effective_samples": (

@@ -275,6 +275,14 @@ ENTRIES: Mapping[str, Entry] = {
         {"min_clip": 0.3, "min_clip_high": 0.5},
         optional=_VALID,
     ),
+    "balanced_clip": _entry(
+        stellaris.balanced_clip,
+        _SAMPLES,
+        {},
+        {"balance": 1.5},
+        {"low": 0.7, "max_low": 0.9, "high": 1.1, "max_high": 3.0, "step": 0.1},
+        optional=_VALID,
+    ),
     "effective_sample_fraction": _entry(stellaris.effective_sample_fraction, "log_ratio", optional=_VALID),
     "scale_by_effective_samples": _entry(
         _scaled(stellaris.scale_by_effective_samples, "effective_sample_fraction"),

@@ -183,6 +183,15 @@ def between_zero_and_one(**settings: Any) -> None:
             raise ValueError(f"{name}={number} lies outside [0, 1]")
 
 
+def ordered(**two: Any) -> None:
+    """Raises a ValueError if two bounds are known numbers in the wrong order; arrays of bounds are not checked."""
+    if all(jnp.shape(bound) == () for bound in two.values()):
+        several = dict(known(**two))
+        (low, least), (high, most) = two.items()
+        if len(several) == 2 and several[low] > several[high]:
+            raise ValueError(f"{low}={least} is above {high}={most}: pass {low} <= {high}")
+
+
 def whole(*, at_least: int, **settings: Any) -> None:
     """Raises a TypeError unless every number is an integer, and a ValueError unless it is at least `at_least`."""
     for name, number in settings.items():

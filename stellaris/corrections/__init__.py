@@ -5,6 +5,7 @@ from stellaris.corrections.caps import least_ratio_cap as least_ratio_cap
 from stellaris.corrections.caps import truncate_ratio as truncate_ratio
 from stellaris.corrections.clipping import ClipWidths as ClipWidths
 from stellaris.corrections.clipping import adaptive_clip as adaptive_clip
+from stellaris.corrections.clipping import balanced_clip as balanced_clip
 from stellaris.corrections.clipping import second_moment_clip as second_moment_clip
 from stellaris.corrections.effective_samples import effective_sample_fraction as effective_sample_fraction
 from stellaris.corrections.effective_samples import scale_by_effective_samples as scale_by_effective_samples

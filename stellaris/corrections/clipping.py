@@ -7,13 +7,13 @@ import jax.numpy as jnp
 from jaxtyping import Float, Shaped
 
 from stellaris._core import checks, order_statistics
-from stellaris.corrections.ratios import constant, outward
+from stellaris.corrections.ratios import constant, importance_ratio, outward
 from stellaris.types import Array, JaxArray, Scalar
 
 
 class ClipWidths(NamedTuple):
-    """Half-widths of a trust region for each sample, for `clip` and `clip_high` of a loss; see `adaptive_clip` and
-    `second_moment_clip`.
+    """Half-widths of a trust region for each sample, for `clip` and `clip_high` of a loss; see `adaptive_clip`,
+    `second_moment_clip` and `balanced_clip`.
 
     Example:
       >>> ClipWidths(low=jnp.array([0.2]), high=jnp.array([0.1])).high.tolist()
@@ -156,3 +156,106 @@ def _of_capped_squares(log_ratio: jax.Array, there: jax.Array, most: Any) -> tup
     tau = jnp.sqrt(jnp.max(square, where=square <= level, initial=0.0))
     free = ~(jnp.sum(square) > allowed)
     return jnp.where(free, 1.0, -jnp.expm1(-tau)), jnp.where(free, jnp.inf, jnp.expm1(tau))
+
+
+def balanced_clip(
+    log_ratio: Float[Array, "*batch"],
+    advantage: Float[Array, "*batch"],
+    *,
+    valid: Shaped[Array, "*batch"] | None = None,
+    low: Scalar = 0.6,
+    max_low: Scalar = 0.8,
+    high: Scalar = 1.2,
+    max_high: Scalar = 2.0,
+    step: Scalar = 0.05,
+    balance: Scalar = 1.0,
+) -> ClipWidths:
+    """BAPO as its authors' code has it: widens the trust region upwards until good samples weigh as much as bad ones.
+
+    With the ratios `r = exp(log_ratio)` and a trust region `[l, h]`, `P(h) = sum min(r, h) A` over `A > 0` and
+    `N(l) = sum max(r, l) |A|` over `A < 0` are what the clipped objective adds and subtracts. If
+    `P(high) >= balance N(low)`, the region is `[low, high]`. Otherwise its lower bound is `max_low`, and its upper
+    bound the first of `high`, `high + step`, ..., `max_high` with `P(h) >= balance N(max_low)`, or else `max_high`.
+
+    Samples with `A < 0` dominate old data where a policy fails more often than it succeeds; PPO's fixed clip holds
+    back the rare samples with `A > 0`, whose ratios are large.
+
+    Args:
+      log_ratio: `[...]`, a whole batch: log-probability under the policy that learns minus that under the behaviour
+        policy, one number for each step or sequence.
+      advantage: `[...]`.
+      valid: `[...]`, False for samples to ignore; all count by default.
+      low: lower bound of the ratios, in [0, `max_low`].
+      max_low: largest lower bound, at most 1.
+      high: upper bound of the ratios, in [1, `max_high`].
+      max_high: largest upper bound, finite.
+      step: step of the upper bound, positive.
+      balance: the ratio of `P` to `N` that is wanted, at least 0; with 1, half of the sum of both is of `A > 0`.
+
+    Returns:
+      `ClipWidths(low, high)`, each `[...]` and the same for all samples, without a gradient. Pass `clip=low` and
+      `clip_high=high` to `ppo_loss`; the authors' code also has `ratio_cap=3.0`.
+
+    Raises:
+      TypeError: if an array holds integers, or a setting is not a number.
+      ValueError: if the shapes differ, or a setting is out of range.
+
+    Source:
+      Xi et al. 2025, BAPO: Stabilizing Off-Policy Reinforcement Learning for LLMs via Balanced Policy Optimization with
+      Adaptive Clipping, arXiv 2510.18927, in the authors' code (WooooDyy/BAPO, `recipe/bapo/policy_loss.py`, with the
+      settings of its `bapo_trainer.yaml`; its README has 0.9 and 3.0 as the largest bounds). We read the code, not the
+      paper's algorithm. The code raises the lower bound in steps until `P >= balance N`. As `N` grows with that bound,
+      it always ends at `max_low`. The code limits log-ratios to ±20, where here they saturate at ±30.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> log_ratio, advantage = jnp.log(jnp.array([1.9, 0.5, 0.7])), jnp.array([1.0, -1.0, -0.9])
+      >>> widths = balanced_clip(log_ratio, advantage)  # N(0.8) = 0.8 + 0.72 = 1.52, so that P(1.55) is enough
+      >>> print(f"{widths.low[0]:.2f} {widths.high[0]:.2f}")
+      0.20 0.55
+    """
+    checks.floats(log_ratio=log_ratio, advantage=advantage)
+    checks.same_shape(log_ratio, "log_ratio", advantage=advantage, valid=valid)
+    checks.between_zero_and_one(low=low, max_low=max_low)
+    checks.ordered(low=low, max_low=max_low)
+    checks.ordered(high=high, max_high=max_high)
+    checks.positive(high=high, step=step)
+    checks.not_negative(balance=balance)
+    checks.finite(max_high=max_high, balance=balance)
+    if any(number < 1.0 for _, number in checks.known(high=high)):
+        raise ValueError(f"high={high} is below 1: a trust region contains the ratio 1")
+    moved = constant(log_ratio)
+    there = checks.mask(valid, moved)
+    ratio = importance_ratio(jnp.where(there, moved, 0.0))
+    gain = jnp.where(there, constant(advantage), 0.0)
+    bounds = (jnp.asarray(x, ratio.dtype) for x in (low, max_low, high, max_high, step, balance))
+    least, most = _balanced(ratio, gain.astype(ratio.dtype), *bounds)
+    dtype = jnp.result_type(log_ratio)
+    return ClipWidths(*(jnp.full(moved.shape, width, dtype) for width in (1.0 - least, most - 1.0)))
+
+
+@jax.jit
+def _balanced(
+    ratio: jax.Array,
+    gain: jax.Array,
+    low: jax.Array,
+    max_low: jax.Array,
+    high: jax.Array,
+    max_high: jax.Array,
+    step: jax.Array,
+    balance: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The bounds of the trust region."""
+
+    def lacks(lowest: jax.Array, highest: jax.Array) -> jax.Array:
+        lost = jnp.sum(jnp.maximum(ratio, lowest) * jnp.maximum(-gain, 0.0))
+        return jnp.sum(jnp.minimum(ratio, highest) * jnp.maximum(gain, 0.0)) < balance * lost
+
+    unmet = lacks(low, high)
+    # Without the `where` the loop would start with a constant, which `shard_map` does not let it replace.
+    found = jax.lax.while_loop(
+        lambda highest: unmet & (highest < max_high) & lacks(max_low, highest),
+        lambda highest: jnp.minimum(highest + step, max_high),
+        jnp.where(unmet, high, high),
+    )
+    return jnp.where(unmet, max_low, low), found

@@ -5,7 +5,7 @@ policy gradient. No gradient flows through it. The caller chooses whether a mean
 or of the kept samples, because the sources differ.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,7 +96,7 @@ def bounded_importance_weight(
     """
     checks.floats(log_ratio=log_ratio)
     checks.per_sample(log_ratio, "log_ratio", checks.not_negative, low=low, high=high)
-    _check_order(low, high)
+    checks.ordered(low=low, high=high)
     if outside not in ("clamp", "mask"):
         raise ValueError(f"outside={outside!r} is neither 'clamp' nor 'mask'")
     ratio = importance_ratio(jax.lax.stop_gradient(log_ratio))
@@ -158,11 +158,3 @@ def vespo_weight(
     rate = jnp.where(negative, negative_decay, decay).astype(log_ratio.dtype)
     # One exponential, because the powers alone would overflow.
     return jnp.exp(k * log_ratio + rate * (1.0 - jnp.exp(log_ratio)))
-
-
-def _check_order(low: Any, high: Any) -> None:
-    """Raises a ValueError if the bounds are two known numbers in the wrong order."""
-    if jnp.shape(low) == jnp.shape(high) == ():
-        numbers = dict(checks.known(low=low, high=high))
-        if len(numbers) == 2 and numbers["low"] > numbers["high"]:
-            raise ValueError(f"low={low} is above high={high}: pass low <= high")

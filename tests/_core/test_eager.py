@@ -166,6 +166,7 @@ CALLS = {
     "bidirectional_kl_mask": lambda n: stellaris.bidirectional_kl_mask(x(n) - 1.0, x(n + 1) - 1.0),
     "total_variation_mask": lambda n: stellaris.total_variation_mask(x(n), x(n), valid=mask(n), max_distance=0.1),
     "second_moment_clip": lambda n: stellaris.second_moment_clip(x(n), x(n), valid=mask(n)),
+    "balanced_clip": lambda n: stellaris.balanced_clip(x(n), x(n + 1), valid=mask(n)),
     "adaptive_clip": lambda n: stellaris.adaptive_clip(x(n), valid=mask(n), clip_high=0.3),
     "effective_sample_fraction": lambda n: stellaris.effective_sample_fraction(x(n), valid=mask(n)),
     "scale_by_effective_samples": lambda n: linked(

@@ -16,6 +16,7 @@ LOOPING = (
     "second_moment_mask",
     "second_moment_clip",
     "adaptive_clip",
+    "balanced_clip",
     "ratio_report",
     "apply_update, seq",
     "update, counted",

@@ -1,5 +1,6 @@
 """Masks and adaptive clip widths against the papers' algorithms, step by step in plain Python, and by hand."""
 
+import functools
 import math
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 from stellaris import (
     ClipWidths,
     adaptive_clip,
+    balanced_clip,
     bidirectional_kl_mask,
     off_policy_sequence_mask,
     ppo_loss,
@@ -128,6 +130,55 @@ def test_second_moment_clip_by_hand():
     equal(free, ClipWidths(np.ones(5), np.full(5, math.inf)))
     close(ppo_loss(log_ratio, advantage, clip=free.low, clip_high=free.high), -jnp.exp(log_ratio) * advantage, 1e-5)
     equal(second_moment_clip(log_ratio, -jnp.zeros(5), max_second_moment=0.0), free)
+
+
+def balanced(ratio, advantage, valid, low, max_low, high, max_high, step, balance):
+    """The authors' search: raises the lower bound, then the upper one, until good samples outweigh bad ones."""
+
+    def enough():
+        there = [(r, a) for r, a, v in zip(ratio.flat, advantage.flat, valid.flat, strict=True) if v]
+        good = math.fsum(min(r, high) * a for r, a in there if a > 0)
+        return good >= balance * math.fsum(-max(r, low) * a for r, a in there if a < 0)
+
+    while not enough() and low < max_low:
+        low = min(low + step, max_low)
+    while not enough() and high < max_high:
+        high = min(high + step, max_high)
+    return 1 - low, high - 1
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_balanced_clip_is_the_authors_search(seed):
+    """From the narrowest region to the widest, and in between, where good samples have large ratios."""
+    log_ratio, advantage, valid, _ = sample(seed=seed)
+    log_ratio = np.where(advantage > 0, 3 * np.abs(log_ratio), log_ratio)
+    garbage = np.where(valid, log_ratio, np.nan)
+    settings = {"low": 0.6, "max_low": 0.8, "high": 1.2, "max_high": 2.0, "step": 0.05}
+    widths = jax.jit(lambda x, balance: balanced_clip(x, advantage, valid=valid, balance=balance))
+    at = functools.partial(balanced, np.exp(log_ratio), advantage, valid, **settings)
+    # The balance at which the search begins, and that which the widest region cannot reach.
+    first = max(b for b in np.linspace(0, 5, 501) if at(balance=b)[1] < 0.21)
+    last = max(b for b in np.linspace(0, 5, 501) if at(balance=b)[1] < 0.99)
+    with jax.enable_x64(True):
+        several = [0.0, *np.linspace(first - 0.02, last + 0.02, 20), 10.0]
+        for balance in several:
+            low, high = widths(garbage, balance)
+            assert low.shape == high.shape == log_ratio.shape
+            close((low[0, 0], high[0, 0]), at(balance=balance), 1e-9)
+    assert len({at(balance=b) for b in several}) > 4
+
+
+def test_balanced_clip_by_hand():
+    """With ratios 4, 0.2 and 0.7: N(0.6) = 1.3 a, N(0.8) = 1.6 a, for the advantages 1, -a and -a."""
+    log_ratio = jnp.log(jnp.array([4.0, 0.2, 0.7]))
+    # P(1.2) = 1.2 is at least N(0.6); then at least 1.44, 1.92 and 2.4 are wanted.
+    for a, low, high in ((0.9, 0.6, 1.2), (0.94, 0.8, 1.55), (1.2, 0.8, 1.95), (1.5, 0.8, 2.0)):
+        got = balanced_clip(log_ratio, jnp.array([1.0, -a, -a]))
+        close(got, ClipWidths(np.full(3, 1 - low), np.full(3, high - 1)), 1e-6)
+    narrow = ClipWidths(np.full(3, np.float32(0.4)), np.full(3, np.float32(0.2)))
+    close(balanced_clip(log_ratio, jnp.zeros(3)), narrow, 1e-6)
+    close(balanced_clip(log_ratio, -jnp.ones(3), balance=0.0), narrow, 1e-6)
+    close(balanced_clip(log_ratio, -jnp.ones(3), valid=jnp.zeros(3, bool)), narrow, 1e-6)
 
 
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
@@ -335,6 +386,7 @@ MASKS = {
     "both directions": lambda x, a, v, s: bidirectional_kl_mask(-abs(x), -abs(a), max_divergence=0.1),
     "widths": lambda x, a, v, s: adaptive_clip(x, valid=v),
     "widths by second moment": lambda x, a, v, s: second_moment_clip(x, a, valid=v),
+    "balanced widths": lambda x, a, v, s: balanced_clip(x, a, valid=v),
 }
 
 
@@ -413,6 +465,7 @@ CALLS = {
     off_policy_sequence_mask: {"log_ratio": x, "advantage": a, "max_divergence": 0.1},
     adaptive_clip: {"log_ratio": x},
     second_moment_clip: {"log_ratio": x, "advantage": a},
+    balanced_clip: {"log_ratio": x, "advantage": a},
     bidirectional_kl_mask: {"log_prob": -abs(x), "behaviour_log_prob": -abs(x)},
     total_variation_mask: {"log_ratio": x, "advantage": a, "max_distance": 0.1},
 }
@@ -456,6 +509,16 @@ CALLS = {
         (second_moment_clip, {"min_clip": math.nan}, ValueError, "min_clip=nan is negative or NaN"),
         (second_moment_clip, {"min_clip_high": "0.5"}, TypeError, "min_clip_high='0.5' is not a number"),
         (second_moment_clip, {"valid": jnp.ones(3, bool)}, ValueError, r"valid has shape \(3,\): expected log_ratio's"),
+        (balanced_clip, {"advantage": jnp.ones(3)}, ValueError, r"advantage has shape \(3,\): expected log_ratio's"),
+        (balanced_clip, {"low": -0.1}, ValueError, r"low=-0\.1 lies outside \[0, 1\]"),
+        (balanced_clip, {"max_low": 1.2}, ValueError, r"max_low=1\.2 lies outside \[0, 1\]"),
+        (balanced_clip, {"low": 0.9}, ValueError, r"low=0\.9 is above max_low=0\.8: pass low <= max_low"),
+        (balanced_clip, {"high": 0.9}, ValueError, r"high=0\.9 is below 1: a trust region contains the ratio 1"),
+        (balanced_clip, {"high": 3.0}, ValueError, r"high=3\.0 is above max_high=2\.0: pass high <= max_high"),
+        (balanced_clip, {"max_high": math.inf}, ValueError, "max_high=inf is not finite"),
+        (balanced_clip, {"step": 0.0}, ValueError, r"step=0\.0 is not positive"),
+        (balanced_clip, {"balance": -1.0}, ValueError, r"balance=-1\.0 is negative"),
+        (balanced_clip, {"balance": "1"}, TypeError, "balance='1' is not a number"),
         *[
             (function, {name: jnp.ones((12, 3), jnp.int32)}, TypeError, f"^{name} has dtype int32: expected floating")
             for function, arguments in CALLS.items()

@@ -21,9 +21,11 @@ from stellaris import (
     bounded_importance_weight,
     decoupled_ppo_loss,
     effective_sample_fraction,
+    group_relative_advantage,
     impact_loss,
     impala_loss,
     importance_ratio,
+    oapl_loss,
     off_policy_sequence_mask,
     ppo_loss,
     ppo_penalty_loss,
@@ -40,6 +42,8 @@ from tests.close import close, equal
 T, B = 7, 12
 #: Columns are sequences of one to five steps, after a prompt of one.
 VALID = (np.arange(T)[:, None] >= 1) & (np.arange(T)[:, None] <= np.array([5, 1, 3, 4, 2, 5] * 2))
+#: The number of each sequence's prompt.
+GROUP = np.arange(B) % 3
 
 
 def sample(seed=0):
@@ -192,6 +196,26 @@ def p3o(x, d):
     ess = effective_sample_fraction(log_ratio, valid=d.valid)
     weighted = bounded_importance_weight(log_ratio, high=ess).weight * impala_loss(x, d.a)
     return over_steps(weighted + (1.0 - ess) * importance_ratio(log_ratio) * approximate_kl(-log_ratio), d)
+
+
+def centred(reward):
+    return group_relative_advantage(reward, GROUP, divide_by_std=False)
+
+
+def kimi(x, d, tau=0.3):
+    whole = sequence_log_ratio(x - d.behaviour, valid=d.valid)
+    return jnp.mean(oapl_loss(whole, centred(d.s[0]), coefficient=tau)) / (2 * tau)
+
+
+def tba(x, d, beta=0.4):
+    u = sequence_log_ratio(x - d.proximal, valid=d.valid)  # the proximal policy as the reference
+    target = jax.lax.stop_gradient(u) + centred(d.s[0] / beta - u)
+    return beta / 2 * jnp.mean(oapl_loss(u, target, coefficient=1.0))
+
+
+def asymre(x, d, below=0.1):
+    advantage = jnp.broadcast_to(centred(d.s[0]) + below, x.shape)
+    return jnp.sum(jnp.where(d.valid, impala_loss(x, advantage), 0.0)) / B
 
 
 # ---- the papers': of the same, and of x as it was, in plain Python ---------------------------------------------------
@@ -351,6 +375,36 @@ def paper_p3o(r, i, x, was, d):
     return min(detached_ratio(i, was, d), ess) * d.a[i] * x[i] - penalty
 
 
+def log_ratio_of(b, x, other):
+    """The log-ratio of a whole sequence."""
+    return math.fsum(x[i] - other[i] for i in SEQUENCES[b])
+
+
+def of_group(b, number):
+    """The mean of a number over the sequences of the same prompt."""
+    return mean([number(j) for j in range(B) if GROUP[j] == GROUP[b]])
+
+
+def paper_kimi(x, was, d):
+    """The mean reward stands for `tau log Z`."""
+    rewards = [d.s[0, b] - of_group(b, lambda j: d.s[0, j]) for b in range(B)]
+    return mean([(reward - 0.3 * log_ratio_of(b, x, d.behaviour)) ** 2 for b, reward in enumerate(rewards)]) / 0.6
+
+
+def paper_tba(x, was, d):
+    """The estimate of `log Z` is detached, as in the authors' code."""
+    log_z = [of_group(b, lambda j: d.s[0, j] / 0.4 - log_ratio_of(j, was, d.proximal)) for b in range(B)]
+    return 0.2 * mean([(log_z[b] + log_ratio_of(b, x, d.proximal) - d.s[0, b] / 0.4) ** 2 for b in range(B)])
+
+
+def paper_asymre(x, was, d):
+    """The baseline is below the mean reward of the prompt."""
+    value = [of_group(b, lambda j: d.s[0, j]) - 0.1 for b in range(B)]
+    return -mean([(d.s[0, b] - value[b]) * math.fsum(x[i] for i in SEQUENCES[b]) for b in range(B)])
+
+
+#: Losses of whole sequences with the rewards of their prompt.
+OF_GROUPS = {"Kimi k1.5": (kimi, paper_kimi), "TBA": (tba, paper_tba), "AsymRE": (asymre, paper_asymre)}
 OBJECTIVES = {
     "GSPO": (gspo, paper_gspo),
     "GSPO-token": (gspo_token, by_sequences(paper_gspo_token)),
@@ -390,7 +444,7 @@ OBJECTIVES = {
 def every_objective(x, sample):
     """Value and gradient of each, in one program."""
     d = SimpleNamespace(**sample)
-    return {name: jax.value_and_grad(ours)(x, d) for name, (ours, _) in OBJECTIVES.items()}
+    return {name: jax.value_and_grad(ours)(x, d) for name, (ours, _) in (OBJECTIVES | OF_GROUPS).items()}
 
 
 @functools.cache
@@ -413,10 +467,10 @@ def slope(paper, x, d, h=1e-6):
 
 
 @pytest.mark.usefixtures("compiled_in_haste")
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [*OBJECTIVES, *OF_GROUPS])
 def test_objectives_are_the_papers(name):
     """Value and gradient, in float64; prompts and padding have no gradient at all."""
-    _, paper = OBJECTIVES[name]
+    _, paper = (OBJECTIVES | OF_GROUPS)[name]
     for seed in (0, 1):
         x, d = sample(seed)
         value, gradient = ours(seed)[name]
@@ -438,6 +492,16 @@ def test_without_lag_it_is_the_policy_gradient(name):
     np.testing.assert_allclose(gradient, np.where(d.valid, -d.s * share, 0.0), rtol=1e-12, atol=1e-15)
 
 
+@pytest.mark.usefixtures("compiled_in_haste")
+@pytest.mark.parametrize("name", OF_GROUPS)
+def test_without_lag_groups_have_the_policy_gradient(name):
+    """Where all three policies are one, the gradient of a sequence is its reward above the mean of its prompt."""
+    _, d = sample()
+    _, gradient = ours(0, lag=False)[name]
+    advantage = np.array([d.s[0, b] - d.s[0, GROUP[b] == GROUP].mean() for b in range(B)]) + 0.1 * (name == "AsymRE")
+    np.testing.assert_allclose(gradient, np.where(d.valid, -advantage / B, 0.0), rtol=1e-12, atol=1e-15)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("compiled_in_haste")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -457,7 +521,7 @@ def test_objectives_of_extremes_are_finite(dtype):
     for extremes in ([0.0, -1e4, -1.0], [-math.inf, 0.0]):
         found = every_objective(jnp.asarray(random.choice(extremes, size=(T, B)), dtype), as_type(far))
         for name, (value, gradient) in found.items():
-            if name != "GSPO-token" or -math.inf not in extremes:  # its recipe subtracts two infinities
+            if name not in ("GSPO-token", "TBA") or -math.inf not in extremes:  # these subtract infinities
                 assert np.isfinite(value.astype(jnp.float32)), name
                 assert np.isfinite(gradient.astype(jnp.float32)).all(), name
                 np.testing.assert_array_equal(gradient[~d.valid], np.zeros((~d.valid).sum()))
