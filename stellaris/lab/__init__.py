@@ -8,6 +8,7 @@ from stellaris.lab.gymnax_env import Gymnax as Gymnax
 from stellaris.lab.imposed import Constant as Constant
 from stellaris.lab.imposed import Logged as Logged
 from stellaris.lab.imposed import Maximum as Maximum
+from stellaris.lab.imposed import Mixed as Mixed
 from stellaris.lab.imposed import Sawtooth as Sawtooth
 from stellaris.lab.imposed import imposed as imposed
 from stellaris.lab.recorded import recorded as recorded

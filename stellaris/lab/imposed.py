@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import NoneType
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -11,6 +12,8 @@ from stellaris._core import checks
 from stellaris.lab.schedule import NONE, Schedule
 from stellaris.types import NDArray
 
+#: The lags that an error names.
+_LAGS = "Constant(4), Sawtooth(4), Maximum(4) or Logged(ages)"
 #: Less than any difference between an age and the next multiple of 1/n that is not due to rounding.
 _ROUNDING = 1e-9
 
@@ -115,11 +118,43 @@ class Logged:
         return np.resize(np.asarray(self.values, float), n)
 
 
+@dataclass(frozen=True)
+class Mixed:
+    """A pattern of ages for each actor, so that a batch mixes data of several ages, as a queue does.
+
+    Actor i has the pattern `lags[i % n]` of n. In a language task adjacent actors answer the same prompt: repeat a lag
+    for as many actors, if the answers to a prompt are to have one age.
+
+    Raises:
+      ValueError: if there are no lags.
+      TypeError: if one is not a lag.
+
+    Example:
+      >>> Mixed([Constant(0), Constant(4)]).ages_of(3, actors=4).tolist()
+      [[0, 4, 0, 4], [0, 4, 0, 4], [0, 4, 0, 4]]
+    """
+
+    lags: Sequence[Lag]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lags", tuple(self.lags))
+        if not self.lags:
+            raise ValueError("lags is empty: give a lag for each actor, or fewer, which take turns")
+        for i, lag in enumerate(self.lags):
+            if not isinstance(lag, Lag):
+                raise TypeError(f"lags[{i}]={lag!r} is not a Lag: pass {_LAGS}")
+
+    def ages_of(self, n: int, *, actors: int) -> NDArray:
+        """Returns the ages of n successive batches, `[n, actors]`."""
+        several = [_whole(f"lags[{i}]", lag, n) for i, lag in enumerate(self.lags)]
+        return np.stack([several[actor % len(several)] for actor in range(actors)], axis=1)
+
+
 def imposed(
     updates: int,
     *,
     actors: int,
-    data: Lag | Sequence[Lag] = Constant(0),
+    data: Lag | Mixed | Sequence[Lag | Mixed] = Constant(0),
     gradients: Lag | None = None,
     minibatches: int = 1,
     group: int = 1,
@@ -128,9 +163,9 @@ def imposed(
 
     All actors sample one fragment per batch, with the version that was the newest `age` batches before. If the age is
     fractional, some actors' fragments are one batch older than the others': actor i of n has the age
-    `floor(age + i / n)`, so that the mean is the age, rounded down to a multiple of 1/n. Near the start, where the age
-    exceeds the number of earlier batches, they use version 0. Gradients also use version 0 where their age exceeds the
-    number of earlier gradients.
+    `floor(age + i / n)`, so that the mean is the age, rounded down to a multiple of 1/n. With `Mixed` each actor has
+    ages of its own. Near the start, where the age exceeds the number of earlier batches, they use version 0. Gradients
+    also use version 0 where their age exceeds the number of earlier gradients.
 
     Args:
       updates: number of batches that are learned from.
@@ -147,8 +182,8 @@ def imposed(
 
     Raises:
       TypeError: if a number is not whole, or a lag has no method `ages`.
-      ValueError: if a number is below 1, `data` is an empty sequence, an age of gradients is not whole, or `group` does
-        not divide `minibatches`.
+      ValueError: if a number is below 1, `data` is an empty sequence, an age of gradients or in `Mixed` is not whole,
+        or `group` does not divide `minibatches`.
 
     Example:
       >>> schedule = imposed(4, actors=2, data=Constant(2))
@@ -160,23 +195,19 @@ def imposed(
     checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches, group=group)
     if minibatches % group:
         raise ValueError(f"group={group} does not divide minibatches={minibatches}: a version needs a whole group")
-    lags = [data] if isinstance(data, Lag) or not isinstance(data, Sequence) else list(data)
+    lags = [data] if isinstance(data, Lag | Mixed) or not isinstance(data, Sequence) else list(data)
     if not lags:
         raise ValueError("data is empty: give a lag for each piece of a fragment")
     for name, lag in (*(("data", lag) for lag in lags), ("gradients", gradients)):
-        if not isinstance(lag, Lag) and not (name == "gradients" and lag is None):
-            raise TypeError(f"{name}={lag!r} is not a Lag: pass Constant(4), Sawtooth(4), Maximum(4) or Logged(ages)")
+        if not isinstance(lag, Lag | Mixed if name == "data" else Lag | NoneType):
+            raise TypeError(f"{name}={lag!r} is not a Lag: pass {_LAGS}")
     batch = np.arange(updates)
-    age = np.stack([_ages("data", lag, updates) for lag in lags], axis=1)  # [updates, pieces of a fragment]
-    # By Hermite's identity these floors have the sum floor(actors * age); the last term absorbs rounding.
-    shares = np.floor(age[..., None] + np.arange(actors) / actors + _ROUNDING).astype(int)
-    sampled_by = np.maximum(batch[:, None, None] - shares, 0).ravel()
+    ages_of_data = np.stack([_of_actors(lag, updates, actors) for lag in lags], axis=1)  # [updates, pieces, actors]
+    sampled_by = np.maximum(batch[:, None, None] - ages_of_data, 0).ravel()
     pieces = len(sampled_by)
     per_batch = 1 if gradients is None else minibatches // group  # versions
     gradient = np.arange(0 if gradients is None else updates * minibatches)
-    ages = np.zeros(0, int) if gradients is None else _ages("gradients", gradients, len(gradient))
-    if (fractional := ages[ages % 1 != 0]).size:
-        raise ValueError(f"gradients={gradients!r} has the age {fractional[0]}: the ages of gradients are whole")
+    ages = np.zeros(0, int) if gradients is None else _whole("gradients", gradients, len(gradient))
     versions = updates * per_batch
     return Schedule(
         slots=actors,
@@ -209,6 +240,22 @@ def _ages(name: str, lag: Lag, n: int) -> NDArray:
     if wrong := [i for i, age in enumerate(ages.tolist()) if not 0 <= age < math.inf]:
         raise ValueError(f"{name}={lag!r} gave ages[{wrong[0]}]={ages[wrong[0]]}: expected finite ages of at least 0")
     return ages
+
+
+def _whole(name: str, lag: Lag, n: int) -> NDArray:
+    """Returns the first n ages of a lag, which must be whole."""
+    ages = _ages(name, lag, n)
+    if (fractional := ages[ages % 1 != 0]).size:
+        raise ValueError(f"{name}={lag!r} has the age {fractional[0]}: the ages of gradients, and in Mixed, are whole")
+    return ages.astype(int)
+
+
+def _of_actors(lag: Lag | Mixed, n: int, actors: int) -> NDArray:
+    """Returns the whole ages of the actors' fragments in n batches, `[n, actors]`."""
+    if isinstance(lag, Mixed):
+        return lag.ages_of(n, actors=actors)
+    # By Hermite's identity these floors have the sum floor(actors * age); the last term absorbs rounding.
+    return np.floor(_ages("data", lag, n)[:, None] + np.arange(actors) / actors + _ROUNDING).astype(int)
 
 
 def _int32(x: NDArray) -> NDArray:

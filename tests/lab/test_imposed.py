@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from stellaris.lab import Constant, Logged, Maximum, Sawtooth, imposed
+from stellaris.lab import Constant, Logged, Maximum, Mixed, Sawtooth, imposed
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -94,8 +94,35 @@ def test_logged_ages_are_checked(ages, message):
 
 
 def test_the_ages_of_gradients_are_whole():
-    with pytest.raises(ValueError, match=r"gradients=.* has the age 0.5: the ages of gradients are whole"):
+    with pytest.raises(ValueError, match=r"gradients=.* has the age 0.5: the ages of gradients, and in Mixed, are"):
         imposed(2, actors=1, gradients=Logged([0.5]))
+
+
+def test_a_batch_mixes_the_ages_of_its_actors():
+    """The actors take turns; each follows its own pattern."""
+    schedule = imposed(9, actors=5, data=Mixed([Constant(0), Constant(4), Sawtooth(3)]))
+    versions = schedule.piece_version.reshape(9, 5)
+    assert versions[:, 0].tolist() == versions[:, 3].tolist() == [*range(9)]
+    assert versions[:, 1].tolist() == versions[:, 4].tolist() == [0, 0, 0, 0, 0, 1, 2, 3, 4]
+    assert versions[:, 2].tolist() == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    assert schedule.data_lag[6:] == pytest.approx([(0 + 4 + age + 0 + 4) / 5 for age in (0, 1, 2)])
+    assert schedule.lookback == 4
+    assert imposed(4, actors=3, data=Mixed([Constant(2)])) == imposed(4, actors=3, data=Constant(2))
+    renewed = imposed(6, actors=2, data=[Mixed([Constant(3), Constant(1)]), Constant(0)])
+    assert renewed.piece_version[renewed.batch_pieces][5].tolist() == [[2, 5], [4, 5]]
+
+
+def test_mixed_ages_are_checked():
+    with pytest.raises(ValueError, match="lags is empty"):
+        Mixed([])
+    with pytest.raises(TypeError, match=r"lags\[1\]=3 is not a Lag: pass Constant"):
+        Mixed([Constant(0), 3])
+    with pytest.raises(TypeError, match=r"gradients=Mixed\(.* is not a Lag: pass Constant"):
+        imposed(2, actors=2, gradients=Mixed([Constant(0)]))
+    with pytest.raises(
+        ValueError, match=r"lags\[1\]=.* has the age 0.5: the ages of gradients, and in Mixed, are whole"
+    ):
+        imposed(2, actors=2, data=Mixed([Constant(0), Logged([0.5])]))
 
 
 def test_a_lag_for_each_piece_renews_the_policy_within_a_fragment():
