@@ -24,8 +24,9 @@ Rows = Sequence[dict[str, str]]
 
 #: The parts of a task's runs, as their tables are named.
 _PARTS = _LAGS, _PATTERNS, _BORDER = "lags", "patterns", "border"
-#: The part whose outcome is that of the newest policy; its tables answer two of the questions again.
-_NEWEST = "newest"
+#: The parts whose outcome is that of the newest policy. The tables of the first answer two of the questions again, and
+#: those of the second question 4 for batches that mix ages.
+_NEWEST, _MIXED = "newest", "mixed"
 #: A run has learned if its best return is above the floor by this share of PPO's outcome without lag.
 _LEARNED = 0.1
 
@@ -49,6 +50,7 @@ def report(folder: Path, size: lag.Preset) -> None:
     if not any(parts.values()) and not evaluated:
         raise shell.UsageError(f"--out {folder} holds no table of a part: run --parts {' '.join(_PARTS)} first")
     tables = _tables(parts, surfaces, borders, [*size.tasks]) | _tables_of_newest(evaluated)
+    tables[_MIXED] = [row for task in size.tasks for row in _mixed(task, folder, size)]
     for name, rows in tables.items():
         _write(folder / f"{name}.csv", rows)
     for task, of in surfaces.items():
@@ -112,6 +114,16 @@ def _collapses(task: str, own: Mapping[str, Rows]) -> Iterator[dict[str, Any]]:
 def _agreements(task: str, own: Mapping[str, Rows]) -> Iterator[dict[str, Any]]:
     rows = [row for part in (_LAGS, _PATTERNS) for row in own.get(part, [])]
     return agreement.answered(task, rows, floor_of(task))
+
+
+def _mixed(task: str, folder: Path, size: lag.Preset) -> Iterator[dict[str, Any]]:
+    """Yields question 4's answers for batches that mix ages; the constant lags are those of the newest policy."""
+    mixed = read(folder / f"{_MIXED}_{task}.csv.gz")
+    constant = read(folder / f"{_NEWEST}_{task}.csv.gz")
+    if size == lag.PRESETS["small"]:  # a smoke run has other settings
+        earlier = [row for row in read(LAB_NEWEST / "runs.csv") if row["task"] == task]
+        constant = [*({**row, "kind": "constant"} for row in earlier), *constant]
+    return agreement.answered(task, [*constant, *mixed], floor_of(task, LAB_NEWEST))
 
 
 def _write(path: Path, rows: Iterable[dict[str, Any]]) -> None:

@@ -24,23 +24,27 @@ from experiments.toolkit import options, output, provenance, shell
 from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
-from stellaris.lab import Constant, Maximum, Sawtooth, imposed, mean_evaluation, mean_return, sweep
+from stellaris.lab import Constant, Maximum, Mixed, Sawtooth, imposed, mean_evaluation, mean_return, sweep
 from stellaris.lab.imposed import Lag
 from stellaris.systems import Evaluation
 
 DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
 
 #: Patterns of lag.
-Kind = Literal["constant", "sawtooth", "maximum"]
+Kind = Literal["constant", "sawtooth", "maximum", "mixed"]
 
 
-def pattern(kind: Kind, mean: int) -> Lag:
-    """Returns the ages of successive batches, with a pattern and a mean.
+def pattern(kind: Kind, mean: int, actors: int = 1) -> Lag | Mixed:
+    """Returns the ages of successive batches, with a pattern and a mean; mixed ages are spread over the actors.
 
     Example:
+      >>> pattern("mixed", 2, actors=3).ages_of(1, actors=3).tolist()
+      [[0, 2, 4]]
       >>> [float(pattern(kind, 2).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
       [2.0, 2.0, 2.0]
     """
+    if kind == "mixed":
+        return Mixed([Constant(round(2 * mean * actor / (actors - 1))) for actor in range(actors)])
     several: Mapping[Kind, Lag] = {
         "constant": Constant(mean),
         "sawtooth": Sawtooth(2 * mean + 1),
@@ -67,8 +71,8 @@ _WIDE = (*_RATES, 3e-2, 1e-1)
 _KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
 _EVALUATED = newest.PRESETS["small"]
 _SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
-#: The part whose outcome is that of the newest policy.
-NEWEST = "newest"
+#: The parts whose outcome is that of the newest policy.
+NEWEST, MIXED = "newest", "mixed"
 #: The parts of the study, by name.
 PARTS: Mapping[str, Sequence[Part]] = {
     # With PPO once more, so that new methods are compared with a PPO of the same device.
@@ -89,6 +93,8 @@ PARTS: Mapping[str, Sequence[Part]] = {
             evaluation=_EVALUATED.evaluation,
         )
     ],
+    # Compared with constant lags: those of the part `newest`, and of `lab-newest`.
+    MIXED: [Part(_SIX, (8, 32, 128), _RATES, "mixed", seeds=_EVALUATED.seeds, evaluation=_EVALUATED.evaluation)],
 }
 #: In the list of parts: the answers, from the tables that the folder holds.
 REPORT = "report"
@@ -96,6 +102,7 @@ SMOKE: Mapping[str, Sequence[Part]] = {
     "lags": [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32)],
     "patterns": [Part(("PPO",), (2,), (1e-3, 3e-3), "sawtooth", updates=32)],
     NEWEST: [Part(("PPO", "SAPO"), (0, 2), (1e-3, 3e-3), updates=32, evaluation=Evaluation(every=8, episodes=2))],
+    MIXED: [Part(("PPO",), (2,), (1e-3, 3e-3), "mixed", updates=32, evaluation=Evaluation(every=8, episodes=2))],
     "border": [Part(("PPO",), (1, 2), (1e-3, 3e-3), updates=40)],
 }
 #: The preset's parts, and its tasks and seeds, which are those of `lab-lag`.
@@ -155,7 +162,7 @@ def run(
     result = sweep(
         workload,
         {name: made(name, size) for name in part.methods},
-        lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag)),
+        lambda lag: imposed(part.updates, actors=size.actors, data=pattern(part.kind, lag, size.actors)),
         {"lag": lags, "algorithm.learning_rate": [*part.rates]},
         seeds=part.seeds or size.seeds,
         evaluation=part.evaluation,

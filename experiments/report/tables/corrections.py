@@ -164,6 +164,23 @@ def patterns(study: str = _STUDY) -> Table:
     return Table(headings, lines, left=("method", "answer"))
 
 
+def mixed() -> Table:
+    """Returns the ratios of the newest policies' outcomes under mixed lags to those under constant ones."""
+    lines = [
+        (
+            row["task"],
+            row["method"],
+            row["mean_lag"],
+            _number(row["constant"]),
+            interval(row, "mixed", "mixed_low", "mixed_high"),
+            row["verdict"],
+        )
+        for row in rows(f"{_STUDY}/mixed.csv")
+    ]
+    headings = ("task", "method", "mean lag", "outcome at the constant lag", "mixed / constant", "answer")
+    return Table(headings, lines, left=("method", "answer"))
+
+
 def dips(study: str = _STUDY, method: str = "PPO") -> Table:
     """Returns the share of a method's seeds with a dip at a lag of 4, and the share expected by chance: question 6."""
     lines = [
@@ -192,6 +209,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "corrections-collapses": collapses,
     "corrections-orders": orders,
     "corrections-patterns": patterns,
+    "corrections-mixed": mixed,
     "corrections-dips": dips,
 }
 

@@ -69,9 +69,10 @@ def test_rules_around_the_newest_policy_by_hand():
     np.testing.assert_allclose(gradient("KPop", np.log([3.0]), np.log(3.0), np.log(0.2), one), [0.0], atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["constant", "sawtooth", "maximum"])
+@pytest.mark.parametrize("kind", ["constant", "sawtooth", "maximum", "mixed"])
 def test_patterns_have_the_same_mean(kind):
-    ages = corrections.pattern(kind, 8).ages(17_000)
+    of = corrections.pattern(kind, 8, actors=16)
+    ages = of.ages_of(2, actors=16) if kind == "mixed" else of.ages(17_000)
     assert ages.mean() == pytest.approx(8, abs=0.1)
     assert (ages.min(), ages.max()) == ((8, 8) if kind == "constant" else (0, 16))
 
@@ -111,6 +112,8 @@ def test_the_study(tmp_path):
     assert all(float(row["final_return"]) > 5 for row in found)
     assert {row["kind"] for row in rows(tmp_path / "patterns_CartPole.csv.gz")} == {"sawtooth"}
     assert {row["updates"] for row in rows(tmp_path / "border_CartPole.csv.gz")} == {"40"}
+    (mixed,) = rows(tmp_path / "mixed.csv")
+    assert (mixed["method"], mixed["mean_lag"]) == ("PPO", "2")
     answers = {path: path.read_text() for path in tmp_path.glob("*.csv")}
     assert {"best.csv", "q1.csv", "q2.csv", "q3.csv", "q4.csv", "recommended.csv"} <= {path.name for path in answers}
     evaluated = rows(tmp_path / "newest_CartPole.csv.gz")
