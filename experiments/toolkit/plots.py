@@ -255,23 +255,26 @@ def spread(values: Mapping[str, Any], path: Path, *, level: float, title: str) -
         axes.boxplot([*values.values()], tick_labels=[*values], whis=(5, 95), showfliers=False, medianprops=middle)
         axes.axhline(level, color="black", linestyle=":", label="assumed in the testbed")
         axes.set(ylabel="milliseconds")
-        _logarithmic(axes)
+        logarithmic(axes, "y")
         legend(axes)
 
 
-def _logarithmic(axes: Axes) -> None:
-    """Makes the y-axis logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten.
+def logarithmic(axes: Axes, *names: str) -> None:
+    """Makes axes, "x" or "y", logarithmic, with plain numbers at 1, 2 and 5 times the powers of ten.
 
     An axis that is too short to hold three of these has evenly spaced numbers instead.
     """
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    short = high < 10 * low
-    axes.yaxis.set_major_locator(
-        matplotlib.ticker.MaxNLocator(5) if short else matplotlib.ticker.LogLocator(subs=(1, 2, 5))
-    )
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+    for name in names:
+        axes.set(**{f"{name}scale": "log"})
+        axis, (low, high) = {"x": (axes.xaxis, axes.get_xlim()), "y": (axes.yaxis, axes.get_ylim())}[name]
+        short = high < 10 * low
+        axis.set_major_locator(
+            matplotlib.ticker.MaxNLocator(5) if short else matplotlib.ticker.LogLocator(subs=(1, 2, 5))
+        )
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+        if short:
+            axis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
 class Line(NamedTuple):
@@ -324,7 +327,7 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
                 axes.set_xscale("symlog", base=2, linthresh=1) if _has_zero(panel) else axes.set_xscale("log", base=2)
                 axes.xaxis.set_major_formatter("{x:g}")
             if panel.log_y:
-                _logarithmic(axes)
+                logarithmic(axes, "y")
             axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
         if len(panels[0].lines) > 1:
             legend(several[0])
@@ -377,7 +380,7 @@ def grouped(parts: Mapping[str, Mapping[str, float]], path: Path, *, title: str,
         if len(names) > _LEVEL:
             axes.tick_params(axis="x", rotation=20)
         axes.set(ylabel=ylabel)
-        _logarithmic(axes)
+        logarithmic(axes, "y")
         legend(axes)
 
 

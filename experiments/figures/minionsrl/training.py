@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogLocator, NullFormatter
 from rich.console import Console
 
 from experiments.figures.minionsrl.ceiling import Schedule
@@ -291,12 +290,7 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
             )
             above = not above
     axes.set_title(title, fontsize=9)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 3.0, 5.0)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
+    plots.logarithmic(axes, "x", "y")
     axes.set_xlabel("seconds to the target")
     axes.set_ylabel("USD by Eq. 2")
     if axes.get_legend_handles_labels()[0]:
