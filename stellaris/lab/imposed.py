@@ -122,8 +122,8 @@ class Logged:
 class Mixed:
     """A pattern of ages for each actor, so that a batch mixes data of several ages, as a queue does.
 
-    Actor i has the pattern `lags[i % n]` of n. In a language task adjacent actors answer the same prompt: repeat a lag
-    for as many actors, if the answers to a prompt are to have one age.
+    Actor i has the pattern `lags[i % n]` of n. In the language task a fragment holds the answers to one prompt, which
+    then have one age.
 
     Raises:
       ValueError: if there are no lags.
