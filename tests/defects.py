@@ -140,6 +140,7 @@ DEFECTS = (
     Defect(
         "stellaris/corrections/clipping.py", "jnp.sum(jnp.minimum(square, cap)) < allowed", "jnp.sum(square) < allowed"
     ),
+    Defect("stellaris/corrections/clipping.py", "lacks(max_low, highest),", "lacks(low, highest),"),
     Defect("stellaris/corrections/masks.py", 'if divergence == "tv" else', 'if divergence == "kl" else'),
     Defect("stellaris/corrections/ratios.py", "within * within.shape[1] + jnp.arange", "within + jnp.arange"),
     Defect("stellaris/corrections/ratios.py", "share = 1.0 - 1.0 / versions", "share = 1.0 / versions"),
