@@ -1,6 +1,9 @@
 """The lab: a staleness study as one compiled program."""
 
 from stellaris.lab.alignment import measure_alignment as measure_alignment
+from stellaris.lab.comparison import at_best as at_best
+from stellaris.lab.comparison import half_lag as half_lag
+from stellaris.lab.comparison import interval as interval
 from stellaris.lab.dry_run import dry_run as dry_run
 from stellaris.lab.environments import CartPole as CartPole
 from stellaris.lab.environments import TMaze as TMaze

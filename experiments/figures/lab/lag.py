@@ -147,7 +147,9 @@ def study(preset: Preset, arguments: argparse.Namespace) -> int:
 
 def _alone(preset: Preset, name: str) -> Any:
     """Describes the part of the preset that the runs of one task depend on."""
-    return json.loads(json.dumps(describe(replace(preset, tasks={name: preset.tasks[name]}))))
+    described = json.loads(json.dumps(describe(replace(preset, tasks={name: preset.tasks[name]}))))
+    # Settings that are None are left out: tables may be older than such a setting.
+    return {setting: value for setting, value in described.items() if value is not None}
 
 
 def _earlier(preset: Preset, folder: Path) -> tuple[dict[str, Cells], dict[str, Any]]:

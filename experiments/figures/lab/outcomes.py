@@ -1,11 +1,13 @@
 """The outcomes of the study of return against lag: scores, the lags at which half of them is lost, and intervals."""
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import xarray as xr
 
+from stellaris import lab
+from stellaris.lab.comparison import halved_at
 from stellaris.types import NDArray
 
 #: Bootstrap resamples of the seeds, and their seed.
@@ -49,7 +51,8 @@ def at_rates(score: NDArray, rates: NDArray) -> NDArray:
 
 def at_best(score: NDArray) -> NDArray:
     """Returns `[method, lag, seed]`: each method at its best learning rate for each lag, as `best_rates` chooses it."""
-    return at_rates(score, best_rates(score))
+    best: NDArray = lab.at_best(xr.DataArray(score, dims=("method", "lag", "rate", "seed")), "rate").values
+    return best
 
 
 def shared_rate(score: NDArray, names: Sequence[str], reference: str = "PPO") -> int:
@@ -67,14 +70,7 @@ def half_lag(lags: Sequence[int], score: NDArray) -> float:
       >>> half_lag((0, 1, 3), np.array([10.0, 8.0, 2.0])), half_lag((0, 1), np.array([10.0, 9.0]))
       (1.828, inf)
     """
-    if score[0] <= 0:
-        return math.nan
-    share, place = score / score[0], np.log2(np.asarray(lags, float) + 1)
-    for i in range(1, len(lags)):
-        if share[i] <= 0.5:
-            part = (share[i - 1] - 0.5) / (share[i - 1] - share[i])
-            return float(round(2 ** (place[i - 1] + part * (place[i] - place[i - 1])) - 1, 3))
-    return math.inf
+    return round(float(halved_at(lags, score)), 3)
 
 
 def free_lag(lags: Sequence[int], score: NDArray) -> int:
@@ -104,8 +100,8 @@ def drawn(score: NDArray) -> NDArray:
 
 def interval(score: NDArray) -> tuple[NDArray, NDArray]:
     """Returns the ends of the 95 % bootstrap intervals of the means over seeds, the last axis."""
-    low, high = np.quantile(score[..., resampled(score.shape[-1])].mean(axis=-1), [0.025, 0.975], axis=-1)
-    return low, high
+    found = lab.interval(xr.DataArray(score, dims=[*map(str, range(score.ndim - 1)), "seed"]))
+    return found["low"].values, found["high"].values
 
 
 def chosen_scores(cells: Cells) -> dict[str, NDArray]:

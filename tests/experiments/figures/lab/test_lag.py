@@ -1,6 +1,7 @@
 """Return against lag: its outcomes by hand, and the study from start to end at its smallest."""
 
 import math
+import shutil
 from dataclasses import replace
 
 import jax
@@ -14,6 +15,7 @@ from experiments.figures.lab.methods import Capped, methods
 from experiments.figures.lab.outcomes import Cells, at_best, curves, free_lag, half_lag, halves, shared_rate
 from stellaris.algorithms.actor_critic import Evaluated
 from stellaris.lab import CartPole
+from tests.experiments.committed import RESULTS
 from tests.experiments.csv_rows import rows
 
 
@@ -96,6 +98,19 @@ def test_all_methods_have_as_many_gradients_of_as_many_samples():
     for name, method in several.items():
         per_item = 16 if name == "V-trace" else 1
         assert (method.epochs, method.minibatch_size * per_item) == (2, 128), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", ["lab-lag", "lab-newest"])
+def test_the_committed_tables_are_drawn_again(study, tmp_path):
+    """The part `report` reads them, and writes the same tables."""
+    copy = tmp_path / study
+    shutil.copytree(RESULTS / study, copy)
+    for name in ("half.csv", "curves.csv"):
+        (copy / name).unlink()
+    assert command.main([study, "--parts", "report", "--out", str(copy)]) == 0
+    for name in ("half.csv", "curves.csv", "runs.csv"):
+        assert (copy / name).read_text() == (RESULTS / study / name).read_text()
 
 
 @pytest.mark.slow
