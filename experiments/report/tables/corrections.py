@@ -209,7 +209,6 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "corrections-collapses": collapses,
     "corrections-orders": orders,
     "corrections-patterns": patterns,
-    "corrections-mixed": mixed,
     "corrections-dips": dips,
 }
 
