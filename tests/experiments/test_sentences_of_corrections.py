@@ -227,6 +227,39 @@ def test_dips():
     assert not missing(PAGE, "PPO's seeds have such a dip as often as chance gives in three of four cases")
 
 
+def test_batches_that_mix_ages():
+    of = {(row["method"], row["mean_lag"]): row for row in answers("mixed")}
+    assert {row["task"] for row in of.values()} == {CARTPOLE}
+    counts = Counter(row["verdict"] for row in of.values())
+    assert counts == {"agree": 2, "differ": 6, "cannot tell": 9, "no outcome": 1}
+    runs = rows(STUDY / "mixed_CartPole.csv.gz")
+    assert sorted({int(row["seed"]) for row in runs}) == [*range(8)]
+
+    def shown(method, mean):
+        return "{:.3g} ({:.3g} to {:.3g})".format(
+            *(float(of[method, mean][f"mixed{end}"]) for end in ("", "_low", "_high"))
+        )
+
+    ppo, clip = ([shown(method, mean) for mean in ("8", "32", "128")] for method in ("PPO", "M2PO, clip"))
+    differ = {key for key, row in of.items() if row["verdict"] == "differ"}
+    one, other = ("truncated weights", "32"), ("SAPO", "32")
+    assert differ == {("PPO", "128"), ("M2PO, clip", "8"), ("M2PO, clip", "128"), one, other, ("no correction", "128")}
+    assert not missing(
+        PAGE,
+        f"Six methods ran so on CartPole, {len(runs)} runs with the seeds 0 to 7,",
+        f"at a mean of 8 and 32, {ppo[0]} and {ppo[1]} times as much. At 128 it has {ppo[2]} times as much,",
+        f"it is the reverse*: {clip[0]} times as much at 8, and {clip[2]} at 128.",
+        f"{shown(*one)} and {shown(*other)} times as much, training without a correction a little less at 128, "
+        f"{shown('no correction', '128')}.",
+        "of 18 cases two agree, six differ, and nine cannot be told.",
+    )
+    ends = sorted(float(of["PPO", mean]["mixed"]) for mean in ("8", "32", "128"))
+    assert not missing(
+        "docs/corrections.md",
+        f"PPO's clip had {ends[0]:.2f} to {ends[-1]:.2f} times the outcome of a constant lag of the same mean.",
+    )
+
+
 def test_the_readme():
     """The same sentences as on the page of results."""
     assert not missing(

@@ -172,7 +172,7 @@ def mixed() -> Table:
             row["method"],
             row["mean_lag"],
             _number(row["constant"]),
-            interval(row, "mixed", "mixed_low", "mixed_high"),
+            interval(row, "mixed", "mixed_low", "mixed_high") if row["mixed"] != "nan" else "none",
             row["verdict"],
         )
         for row in rows(f"{_STUDY}/mixed.csv")
@@ -209,6 +209,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "corrections-collapses": collapses,
     "corrections-orders": orders,
     "corrections-patterns": patterns,
+    "corrections-mixed": mixed,
     "corrections-dips": dips,
 }
 

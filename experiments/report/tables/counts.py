@@ -119,7 +119,9 @@ def ran() -> Table:
     tasks = ("CartPole", "Acrobot-v1", "Breakout-MinAtar")
     parts = ("lags", "patterns", "border")
     several = sum(len(rows(f"lab-corrections/{part}_{task}.csv.gz")) for part in parts for task in tasks)
-    several += sum(len(rows(f"lab-corrections/newest_{task}.csv.gz")) for task in tasks[:2])  # Breakout lacks it
+    # Breakout lacks the one part, Acrobot and Breakout the other.
+    further = ("newest_CartPole", "newest_Acrobot-v1", "mixed_CartPole")
+    several += sum(len(rows(f"lab-corrections/{name}.csv.gz")) for name in further)
     where = "[every correction at every lag](results/lab-corrections.md)"
     lines.append(("`lab-corrections`", f"{several:,}", where))
     where = "[corrections on a language task](results/lab-language.md)"

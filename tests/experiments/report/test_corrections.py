@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.figures.lab import answers, lag
+from experiments.figures.lab import answers, lag, surface
 from experiments.report.tables import corrections, results
 from experiments.toolkit import output
 from tests.experiments.figures.lab.test_answers import part
@@ -19,6 +19,7 @@ def reported(tmp_path, monkeypatch):
         "lags": [*part(["PPO"], [0, 2]), *part(["SAPO"], [0, 2], times=4)],
         "border": [row for updates in (32, 40) for row in part(["PPO"], [1, 2], updates=updates)],
         "newest": [*part(["PPO"], [0, 2]), *part(["SAPO"], [0, 2], times=0.5)],
+        "mixed": part(["PPO"], [2], times=2, kind="mixed"),
         "patterns": [row for kind in ("sawtooth", "maximum") for row in part(["PPO"], [2], kind=kind)],
     }
     for name, rows in tables.items():
@@ -43,3 +44,7 @@ def test_the_tables():
     assert [row[-1] for row in tables["corrections-collapses"].rows] == ["none collapsed"] * 2
     assert [row[1] for row in tables["corrections-orders"].rows] == ["1 (1 to 1); 0 reversed"] * 2
     assert tables["corrections-patterns"].rows[0][:3] == ("CartPole", "PPO", "2")
+    (mixed,) = tables["corrections-mixed"].rows
+    assert (*mixed[:3], mixed[-1]) == ("CartPole", "PPO", "2", "differ")
+    floor = surface.floor_of("CartPole", surface.LAB_NEWEST)
+    assert float(mixed[4].split(" ")[0]) == pytest.approx((2 * 60 - floor) / (61 - floor), abs=0.005)
