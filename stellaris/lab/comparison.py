@@ -92,7 +92,7 @@ def interval(
     checks.between_zero_and_one(level=level)
     ordered = outcome.transpose(..., seed)
     # Sums of an array with another layout may differ in the last digit.
-    means = np.ascontiguousarray(ordered.values)[..., _draws(ordered.sizes[seed], resamples)].mean(axis=-1)
+    means = np.ascontiguousarray(ordered.values)[..., draws(ordered.sizes[seed], resamples)].mean(axis=-1)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=-1)
     blank = ordered.isel({seed: 0}, drop=True)
     ends = {"low": blank.copy(data=low), "high": blank.copy(data=high)}
@@ -145,7 +145,7 @@ def half_lag(
     ordered = outcome.transpose(..., lag, seed)
     score = ordered.values
     # [..., lag, draw] becomes [..., draw].
-    means = np.moveaxis(score[..., _draws(score.shape[-1], resamples)].mean(axis=-1), -2, -1)
+    means = np.moveaxis(score[..., draws(score.shape[-1], resamples)].mean(axis=-1), -2, -1)
     drawn = np.nan_to_num(halved_at(lags, means), nan=0.0, posinf=math.inf)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=-1, method="nearest")
     blank = ordered.isel({lag: 0, seed: 0}, drop=True)
@@ -165,7 +165,7 @@ def halved_at(lags: Sequence[float] | NDArray, score: NDArray) -> NDArray:
     return np.where(score[..., 0] > 0, np.where(falls, found, math.inf), math.nan)
 
 
-def _draws(seeds: int, resamples: int) -> NDArray:
+def draws(seeds: int, resamples: int = _RESAMPLES) -> NDArray:
     """Returns the seeds of each bootstrap resample, `[resample, seeds]`."""
     checks.whole(at_least=1, resamples=resamples)
     return np.random.default_rng(_SEED).integers(0, seeds, size=(resamples, seeds))

@@ -60,9 +60,8 @@ def test_the_interval_is_a_bootstrap_of_the_mean(level):
     spread = known.sel(place).std().item()
     assert found.sel(place)["low"].item() == pytest.approx(low, abs=0.1 * spread)
     assert found.sel(place)["high"].item() == pytest.approx(high, abs=0.1 * spread)
-    missing = known.where(known.seed != 3) if "seed" in known.coords else known.copy()
-    missing[..., 3] = np.nan
-    assert np.isnan(interval(missing)["low"]).all()
+    known[..., 3] = np.nan
+    assert all(np.isnan(ends).all() for ends in interval(known).values())
 
 
 def by_loop(lags, score):
@@ -107,6 +106,14 @@ def test_the_interval_of_the_lag():
     assert found["high"].values[0] == pytest.approx(np.quantile(expected, 0.975), rel=0.05)
 
 
+def test_a_draw_without_an_outcome_at_the_first_lag_counts_as_zero():
+    """Half of the seeds learn nothing there; where none does, there is no lag."""
+    runs = np.array([[[-1.0, 9.0, -1.0, 9.0], [8.0, 8.0, 8.0, 8.0]], [[-1.0] * 4, [1.0] * 4]])
+    found = half_lag(xr.DataArray(runs, {"lag": [0, 4]}, dims=("task", "lag", "seed")))
+    assert (found["lag"].values[0], found["low"].values[0], found["high"].values[0]) == (math.inf, 0.0, math.inf)
+    assert np.isnan(found["lag"].values[1])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -117,6 +124,7 @@ def test_the_interval_of_the_lag():
         (lambda x: interval(x, resamples=0), "resamples=0 is below 1"),
         (lambda x: half_lag(x.isel(lag=[0])), "two or more ascending lags"),
         (lambda x: half_lag(x.isel(lag=[2, 0])), "two or more ascending lags"),
+        (lambda x: half_lag(x.assign_coords(lag=[-1, 2, 8])), "two or more ascending lags"),
         (lambda x: half_lag(x.drop_vars("lag")), r"outcome\['lag'\] is None: expected a coordinate"),
     ],
 )

@@ -130,7 +130,7 @@ STUDIES: Mapping[str, Study] = {
     "lab-lag": Study("CartPole", lambda task: ["runs.csv"], "mean_return", _of_lag),
     "lab-corrections": Study(
         "CartPole",
-        lambda task: [f"{part}_{task}.csv.gz" for part in ("lags", "patterns", "border")],
+        lambda task: [f"{part}_{task}.csv.gz" for part in corrections.PARTS if part not in corrections.EVALUATED],
         "mean_return",
         _of_corrections,
     ),

@@ -34,13 +34,13 @@ DESCRIPTION = "every correction at every imposed lag: more methods, patterns of 
 Kind = Literal["constant", "sawtooth", "maximum", "mixed"]
 
 
-def pattern(kind: Kind, mean: int, actors: int = 1) -> Lag | Mixed:
+def pattern(kind: Kind, mean: int, actors: int) -> Lag | Mixed:
     """Returns the ages of successive batches, with a pattern and a mean; mixed ages are spread over the actors.
 
     Example:
       >>> pattern("mixed", 2, actors=3).ages_of(1, actors=3).tolist()
       [[0, 2, 4]]
-      >>> [float(pattern(kind, 2).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
+      >>> [float(pattern(kind, 2, 16).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
       [2.0, 2.0, 2.0]
     """
     if kind == "mixed":
@@ -72,7 +72,7 @@ _KINDS: tuple[Kind, ...] = ("sawtooth", "maximum")
 _EVALUATED = newest.PRESETS["small"]
 _SIX = ("no correction", "PPO", "decoupled PPO", "truncated weights", "M2PO, clip", "SAPO")
 #: The parts whose outcome is that of the newest policy.
-NEWEST, MIXED = "newest", "mixed"
+EVALUATED = NEWEST, MIXED = "newest", "mixed"
 #: The parts of the study, by name.
 PARTS: Mapping[str, Sequence[Part]] = {
     # With PPO once more, so that new methods are compared with a PPO of the same device.

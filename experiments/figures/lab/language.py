@@ -145,7 +145,7 @@ def run(preset: Preset, part: Part, block: int | None = None, blocks: Path | Non
     ages = {f"{age.kind} {age.mean}": age for age in part.ages}
 
     def schedule(age: str) -> Schedule:
-        return imposed(part.updates, actors=preset.actors, data=pattern(*ages[age]))
+        return imposed(part.updates, actors=preset.actors, data=pattern(*ages[age], preset.actors))
 
     axes: dict[str, list[Any]] = {
         "algorithm.method": [float([*METHODS].index(name)) for name in part.methods],

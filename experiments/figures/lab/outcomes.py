@@ -7,11 +7,8 @@ import numpy as np
 import xarray as xr
 
 from stellaris import lab
-from stellaris.lab.comparison import halved_at
+from stellaris.lab.comparison import draws, halved_at
 from stellaris.types import NDArray
-
-#: Bootstrap resamples of the seeds, and their seed.
-_RESAMPLES, _SEED = 2000, 0
 
 
 class Cells(NamedTuple):
@@ -32,27 +29,24 @@ def scores(cells: Cells) -> NDArray:
 
 
 def best_rates(score: NDArray) -> NDArray:
-    """Returns `[method, lag, 2]`: the indices of the learning rates at which the even and the odd seeds are reported.
+    """Returns `[method, lag, seed]`: the indices of the learning rates at which the seeds are reported.
 
-    The rate is chosen by the mean over one half of the seeds, and the other half is reported: choosing and reporting on
-    the same seeds would flatter methods whose returns vary most.
+    Even seeds have the rate that is best on the odd ones, and the reverse, as `lab.at_best` chooses it.
     """
-    even = np.arange(score.shape[-1]) % 2 == 0
-    rates: NDArray = np.stack([score[..., half].mean(axis=-1).argmax(axis=-1) for half in (~even, even)], axis=-1)
+    known = xr.DataArray(score, {"rate": np.arange(score.shape[2])}, dims=("method", "lag", "rate", "seed"))
+    rates: NDArray = lab.at_best(known, "rate")["rate"].values
     return rates
 
 
 def at_rates(score: NDArray, rates: NDArray) -> NDArray:
-    """Returns `[method, lag, seed]`: the scores of even and odd seeds at the rates of `best_rates`."""
-    own = rates[..., np.arange(score.shape[-1]) % 2]
-    taken: NDArray = np.take_along_axis(score, own[:, :, None], axis=2)[:, :, 0]
+    """Returns `[method, lag, seed]`: the scores of the seeds at the rates of `best_rates`."""
+    taken: NDArray = np.take_along_axis(score, rates[:, :, None], axis=2)[:, :, 0]
     return taken
 
 
 def at_best(score: NDArray) -> NDArray:
     """Returns `[method, lag, seed]`: each method at its best learning rate for each lag, as `best_rates` chooses it."""
-    best: NDArray = lab.at_best(xr.DataArray(score, dims=("method", "lag", "rate", "seed")), "rate").values
-    return best
+    return at_rates(score, best_rates(score))
 
 
 def shared_rate(score: NDArray, names: Sequence[str], reference: str = "PPO") -> int:
@@ -85,15 +79,10 @@ def free_lag(lags: Sequence[int], score: NDArray) -> int:
     return max((lag for lag, value in zip(lags, score, strict=True) if value >= 0.9 * score[0] > 0), default=0)
 
 
-def resampled(seeds: int) -> NDArray:
-    """Returns the seeds of each bootstrap resample, `[resample, seeds]`."""
-    return np.random.default_rng(_SEED).integers(0, seeds, size=(_RESAMPLES, seeds))
-
-
 def drawn(score: NDArray) -> NDArray:
     """Returns the means over seeds, the last axis, in each bootstrap resample: `[..., resample]`."""
     seeds = score.shape[-1]
-    counts = np.stack([np.bincount(draw, minlength=seeds) for draw in resampled(seeds)])
+    counts = np.stack([np.bincount(draw, minlength=seeds) for draw in draws(seeds)])
     means: NDArray = score @ (counts.T / seeds)
     return means
 
@@ -115,7 +104,7 @@ def halves(task: str, cells: Cells) -> Iterator[dict[str, Any]]:
     shared = shared_rate(scores(cells), cells.methods, cells.reference)
     for rate, chosen in chosen_scores(cells).items():
         for method, values in zip(cells.methods, chosen, strict=True):
-            drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in resampled(values.shape[-1])]
+            drawn = [half_lag(cells.lags, values[:, seeds].mean(axis=-1)) for seeds in draws(values.shape[-1])]
             low, high = np.quantile(np.nan_to_num(drawn, nan=0.0, posinf=1e9), [0.025, 0.975])
             yield {
                 "task": task,
