@@ -205,7 +205,8 @@ def balanced_clip(
       Adaptive Clipping, arXiv 2510.18927, in the authors' code (WooooDyy/BAPO, `recipe/bapo/policy_loss.py`, with the
       settings of its `bapo_trainer.yaml`; its README has 0.9 and 3.0 as the largest bounds). We read the code, not the
       paper's algorithm. The code raises the lower bound in steps until `P >= balance N`. As `N` grows with that bound,
-      it always ends at `max_low`. The code limits log-ratios to ±20, where here they saturate at ±30.
+      it always ends at `max_low`, which may cost more than the wider upper bound gains. The code limits log-ratios to
+      ±20, where here they saturate at ±30.
 
     Example:
       >>> import jax.numpy as jnp
