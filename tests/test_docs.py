@@ -35,9 +35,11 @@ def name(page: Path) -> str:
     return page.relative_to(DOCS).with_suffix("").as_posix() if page != README else "README"
 
 
-def of_torch(block: str) -> bool:
-    """Whether a block needs PyTorch, which the tests' environment does not have."""
-    return "torch" in extras(block).split(",")
+def absent(block: str) -> str:
+    """The module that a block needs and the tests' environment does not have, or ""."""
+    if "torch" in extras(block).split(","):
+        return "torch"
+    return "tunix" if "pip install google-tunix" in block else ""
 
 
 def run_all(page: Path, chosen: list[str]) -> None:
@@ -54,14 +56,16 @@ def run_all(page: Path, chosen: list[str]) -> None:
 )
 def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
     """Each block separately, unless the page says that its blocks are one program."""
-    run_all(page, [block for block in blocks(page) if not of_torch(block)])
+    run_all(page, [block for block in blocks(page) if not absent(block)])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(map(of_torch, blocks(page)))], ids=name)
-def test_blocks_of_pytorch_run(page: Path) -> None:
-    """If it is installed."""
-    pytest.importorskip("torch", reason="PyTorch is not in requirements.lock: pip install torch, then run this test")
-    run_all(page, [*filter(of_torch, blocks(page))])
+@pytest.mark.parametrize("page", [page for page in PAGES if any(map(absent, blocks(page)))], ids=name)
+def test_blocks_that_need_more_run(page: Path) -> None:
+    """If PyTorch or Tunix, which they need, is installed."""
+    needy = [block for block in blocks(page) if absent(block)]
+    for module in {*map(absent, needy)}:
+        pytest.importorskip(module, reason=f"{module} is not in requirements.lock: install it, then run this test")
+    run_all(page, needy)
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name)

@@ -72,6 +72,9 @@ GIVEN = {
     "advantage_clip_high": 0.8,
     "cliprange": 0.3,
     "positive_example_nll_weight": 0.1,
+    "max_response_length": 8.0,
+    "epsilon_low": 0.2,
+    "epsilon_c": CAP,
 }
 #: Each project's defaults as its table has them, and the numbers above.
 OPTIONS = {
@@ -317,6 +320,10 @@ def over_sequences(x):
     return mean_over_steps(x).mean()
 
 
+def sums_of_sequences():
+    return np.where(_valid, numbers("loss"), 0.0).sum(axis=0)
+
+
 lp, u = numbers("lp"), numbers("u")
 #: What the projects' code computes, by project, the start of the option's cell and the number of the call in the row.
 ORACLES = {
@@ -495,6 +502,38 @@ ORACLES = {
     ].mean(),
     ("NeMo-RL", "metrics", 0): lambda: np.exp(np.abs(lp))[np.asarray(_valid)].mean(),
     ("NeMo-RL", "metrics", 1): lambda: estimated_kl(-lp, "k3")[np.asarray(_valid)].mean(),
+    ("Tunix", "`use_rollout_logps=True`", 0): lambda: clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28),
+    ("Tunix", "`sampler_is=None`", 0): lambda: (
+        np.minimum(np.exp(lp), 2.0) * clipped(np.exp(u), numbers("A"), 0.2, 0.28)
+    ),
+    ("Tunix", '`loss_algo="gspo-token"`', 0): lambda: clipped(
+        np.exp(mean_over_steps(numbers("l"))), numbers("A_of_sequence"), 0.2, 0.28
+    ),
+    ("Tunix", '`loss_agg_mode="sequence-mean-token-mean"`', 0): lambda: over_sequences(numbers("loss")),
+    ("Tunix", '`loss_agg_mode="sequence-mean-token-mean"`', 1): lambda: numbers("loss")[np.asarray(_valid)].mean(),
+    ("Tunix", '`loss_agg_mode="sequence-mean-token-scale"`', 0): lambda: sums_of_sequences().mean() / 8.0,
+    ("Tunix", '`loss_agg_mode="sequence-mean-token-scale"`', 1): lambda: sums_of_sequences().mean(),
+    ("Tunix", '`loss_agg_mode="sequence-mean-token-sum-norm"`', 0): lambda: sums_of_sequences().sum() / B,
+    ("Tunix", "`beta=0.04`, `kl_loss_mode", 0): lambda: 0.04 * (numbers("log_pi") - numbers("log_ref")),
+    ("Tunix", "`beta=0.04`, `kl_loss_mode", 1): lambda: 0.02 * (numbers("log_pi") - numbers("log_ref")) ** 2,
+    ("Tunix", "`beta=0.04`, `kl_loss_mode", 2): lambda: (
+        0.04 * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3")
+    ),
+    ("Tunix", '`advantage_estimator="grpo"`', 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-6)
+    ),
+    ("Tunix", '`advantage_estimator="grpo"`', 1): lambda: by_group(numbers("reward"))[0],
+    ("Tunix", '`advantage_estimator="grpo"`', 2): lambda: np.array(
+        [one - others.mean() for one, others in members(numbers("reward"))]
+    ),
+    ("Tunix", "`epsilon_low=None`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("Tunix", '`advantage_estimator="gae"`', 0): lambda: generalized_advantages(0.95),
+    ("Tunix", '`advantage_estimator="gae"`', 1): lambda: whitened(numbers("A")),
+    ("Tunix", "`beta=0.04`, `kl_method", 0): lambda: (
+        numbers("token_reward") - 0.04 * estimated_kl(numbers("log_prox") - numbers("log_ref"), "k3")
+    ),
+    ("Tunix", "`clip_range_value=0.2`", 0): lambda: 0.5 * clipped_value_loss(0.2),
+    ("Tunix", "metric", 0): lambda: -numbers("l")[np.asarray(_valid)].mean(),
 }
 
 
