@@ -35,11 +35,11 @@ def name(page: Path) -> str:
     return page.relative_to(DOCS).with_suffix("").as_posix() if page != README else "README"
 
 
-def absent(block: str) -> str:
-    """The module that a block needs and the tests' environment does not have, or ""."""
-    if "torch" in extras(block).split(","):
-        return "torch"
-    return "tunix" if "pip install google-tunix" in block else ""
+def absent(block: str) -> set[str]:
+    """The modules that a block needs and the tests' environment does not have."""
+    packages = {"tunix": "google-tunix", "tinker": "tinker"}
+    torch = {"torch"} & set(extras(block).split(","))
+    return torch | {module for module, package in packages.items() if f"# pip install {package}\n" in block}
 
 
 def run_all(page: Path, chosen: list[str]) -> None:
@@ -59,13 +59,16 @@ def test_a_page_runs_from_top_to_bottom(page: Path) -> None:
     run_all(page, [block for block in blocks(page) if not absent(block)])
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(map(absent, blocks(page)))], ids=name)
-def test_blocks_that_need_more_run(page: Path) -> None:
-    """If PyTorch or Tunix, which they need, is installed."""
-    needy = [block for block in blocks(page) if absent(block)]
-    for module in {*map(absent, needy)}:
+NEEDY = {(page, *sorted(absent(block))): None for page in PAGES for block in blocks(page) if absent(block)}
+
+
+@pytest.mark.parametrize("needy", NEEDY, ids=lambda needy: f"{name(needy[0])}: {', '.join(needy[1:])}")
+def test_blocks_that_need_more_run(needy: tuple[Path, *tuple[str, ...]]) -> None:
+    """If PyTorch, Tunix or Tinker's SDK, which they need, are installed."""
+    page, *modules = needy
+    for module in modules:
         pytest.importorskip(module, reason=f"{module} is not in requirements.lock: install it, then run this test")
-    run_all(page, needy)
+    run_all(page, [block for block in blocks(page) if absent(block) == {*modules}])
 
 
 @pytest.mark.parametrize("page", [README, *PAGES], ids=name)

@@ -18,7 +18,7 @@ ROWS = [
     (project, re.split(r"(?<!\\) \| ", line.strip("| ")))
     for project, text in SECTIONS.items()
     for line in text.splitlines()
-    if line.startswith(("| `", "| metric"))
+    if line.startswith(("| `", "| metric", "| all of them", "| advantages of"))
 ]
 #: Each call of the column "here", by its project and row.
 CALLS = [(project, row[0], call) for project, row in ROWS for call in re.findall(r"`([^`]+)`", row[1]) if "(" in call]
@@ -75,6 +75,16 @@ GIVEN = {
     "max_response_length": 8.0,
     "epsilon_low": 0.2,
     "epsilon_c": CAP,
+    "max_seq_len": 8.0,
+    "kl_estimator_type": "k3",
+    "kl_penalty_coef": 0.1,
+    "max_steps_off_policy": 4,
+    "token_mask_is_threshold_low": 0.5,
+    "token_mask_is_threshold_high": 1.5,
+    "geo_mask_low": BOUNDS["low"],
+    "geo_mask_high": BOUNDS["high"],
+    "outlier_token_is_threshold_low": 0.36,
+    "outlier_token_is_threshold_high": 1.9,
 }
 #: Each project's defaults as its table has them, and the numbers above.
 OPTIONS = {
@@ -92,7 +102,7 @@ OPTIONS = {
 NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0].islower()} | {
     **{name: getattr(jnp, name) for name in ("where", "exp", "log", "abs", "min", "max", "std", "sign", "inf")},
     **{name: getattr(jnp, name) for name in ("minimum", "maximum", "mean", "sum", "sqrt", "cumsum", "broadcast_to")},
-    **{name: getattr(jnp, name) for name in ("clip", "concatenate", "eye")},
+    **{name: getattr(jnp, name) for name in ("clip", "concatenate", "eye", "arange")},
     "stop_gradient": jax.lax.stop_gradient,
     "nan": jnp.nan,
     "nanquantile": jnp.nanquantile,
@@ -128,6 +138,7 @@ NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0]
     "sum_pi_squared": jnp.asarray(_random.uniform(size=(T, B)), jnp.float32),
     "entropy": jnp.abs(_normal(T, B)),
     "cov": _normal(T, B),
+    "d": _normal(T, B),
     "cut": 0.5,
     "drawn": _valid,
     "token_version": jnp.array([[4, 3, 4, 2, 4, 4]] * 2 + [[4] * B] * (T - 2)),
@@ -324,6 +335,29 @@ def sums_of_sequences():
     return np.where(_valid, numbers("loss"), 0.0).sum(axis=0)
 
 
+def mean_of_prompts():
+    there = np.asarray(_valid)
+    return np.mean([numbers("loss")[:, members][there[:, members]].mean() for members in ([0, 1, 2], [3, 4, 5])])
+
+
+def icepop():
+    """Tokens whose ratio to the behaviour policy is outside the widths have no gradient."""
+    ratio = np.exp(numbers("l"))
+    return np.where(kept_within(ratio, 0.8, 1.28), -ratio * numbers("A") * numbers("log_pi"), 0.0)
+
+
+def dppo():
+    """A token is dropped if its probability has moved outward by more than 0.2."""
+    moved, advantage = np.exp(numbers("log_pi")) - np.exp(numbers("log_mu")), numbers("A")
+    dropped = np.where(advantage > 0, moved > 0.2, -moved > 0.2)
+    return np.where(dropped, 0.0, -np.exp(numbers("l")) * advantage)
+
+
+def without_outliers():
+    ratio, there = np.exp(lp), np.asarray(_valid)
+    return ~(there & ((ratio < 0.36) | (ratio > 1.9))).any(axis=0)
+
+
 lp, u = numbers("lp"), numbers("u")
 #: What the projects' code computes, by project, the start of the option's cell and the number of the call in the row.
 ORACLES = {
@@ -502,6 +536,57 @@ ORACLES = {
     ].mean(),
     ("NeMo-RL", "metrics", 0): lambda: np.exp(np.abs(lp))[np.asarray(_valid)].mean(),
     ("NeMo-RL", "metrics", 1): lambda: estimated_kl(-lp, "k3")[np.asarray(_valid)].mean(),
+    ("SkyRL", '`policy_loss_type="regular"`', 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("SkyRL", '`policy_loss_type="dual_clip"`', 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("SkyRL", '`policy_loss_type="gspo"`', 0): lambda: clipped(
+        np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.28
+    ),
+    ("SkyRL", '`policy_loss_type="cispo"`', 0): lambda: (
+        -np.clip(np.exp(u), 0.0, 5.0) * numbers("A") * numbers("log_pi")
+    ),
+    ("SkyRL", '`policy_loss_type="rollout_is"`', 0): icepop,
+    ("SkyRL", '`policy_loss_type="dppo"`', 0): dppo,
+    ("SkyRL", '`tis_ratio_type="token"`', 0): lambda: np.minimum(np.exp(lp), 2.0),
+    ("SkyRL", '`tis_ratio_type="sequence"`', 0): lambda: np.minimum(np.exp(np.where(_valid, lp, 0.0).sum(axis=0)), 5.0),
+    ("SkyRL", "`token_mask_is_threshold_low=None`", 0): lambda: kept_within(np.exp(lp), 0.5, 1.5),
+    ("SkyRL", '`sequence_mask_metric="geometric"`', 0): lambda: kept(np.exp(mean_over_steps(lp))),
+    ("SkyRL", '`sequence_mask_metric="product"`', 0): lambda: kept_within(
+        np.exp(np.where(_valid, lp, 0.0).sum(axis=0)), 0.5, 2.0
+    ),
+    ("SkyRL", "`outlier_token_is_threshold_low=None`", 0): without_outliers,
+    ("SkyRL", '`loss_reduction="token_mean"`', 0): lambda: numbers("loss")[np.asarray(_valid)].mean(),
+    ("SkyRL", '`loss_reduction="token_mean"`', 1): lambda: over_sequences(numbers("loss")),
+    ("SkyRL", '`loss_reduction="token_mean"`', 2): lambda: sums_of_sequences().sum() / (B * 8.0),
+    ("SkyRL", '`loss_reduction="prompt_mean"`', 0): mean_of_prompts,
+    ("SkyRL", "`use_kl_loss=True`", 0): lambda: 0.1 * estimated_kl(numbers("log_pi") - numbers("log_ref"), "k3"),
+    ("SkyRL", '`advantage_estimator="grpo"`', 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-6)
+    ),
+    ("SkyRL", '`advantage_estimator="grpo"`', 1): lambda: by_group(numbers("reward"))[0],
+    ("SkyRL", '`advantage_estimator="rloo"`', 0): lambda: np.array(
+        [one - others.mean() for one, others in members(numbers("reward"))]
+    ),
+    ("SkyRL", '`advantage_estimator="maxrl"`', 0): lambda: (
+        by_group(numbers("reward"))[0] / (np.repeat(numbers("R").mean(axis=1), 3) + 1e-6)
+    ),
+    ("SkyRL", '`advantage_estimator="reinforce++"`', 0): lambda: discounted(numbers("token_reward")),
+    ("SkyRL", '`advantage_estimator="reinforce++"`', 1): lambda: whitened(numbers("returns")),
+    ("SkyRL", "`value_clip=0.2`", 0): lambda: 0.5 * clipped_value_loss(0.2),
+    ("Tinker", '`loss_fn="importance_sampling"`', 0): lambda: -np.exp(numbers("l")) * numbers("A"),
+    ("Tinker", '`loss_fn="ppo"`', 0): lambda: clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.2),
+    ("Tinker", '`loss_fn="cispo"`', 0): lambda: (
+        -np.clip(np.exp(numbers("l")), 0.8, 1.2) * numbers("A") * numbers("log_pi")
+    ),
+    ("Tinker", '`loss_fn="dro"`', 0): lambda: (
+        -(numbers("log_pi") * numbers("A") - 0.5 * 0.05 * (numbers("log_pi") - numbers("log_mu")) ** 2)
+    ),
+    ("Tinker", "all of them", 0): lambda: numbers("loss")[np.asarray(_valid)].sum(),
+    ("Tinker", "advantages of the cookbook", 0): lambda: by_group(numbers("reward"))[0],
+    ("Tinker", "`kl_penalty_coef=0.0`", 0): lambda: (
+        numbers("A") + 0.1 * (numbers("d")[np.asarray(_valid)].mean() - numbers("d"))
+    ),
+    ("Tinker", "metrics", 0): lambda: (numbers("log_mu") - numbers("log_pi"))[np.asarray(_valid)].mean(),
+    ("Tinker", "metrics", 1): lambda: 0.5 * ((numbers("log_mu") - numbers("log_pi"))[np.asarray(_valid)] ** 2).mean(),
     ("Tunix", "`use_rollout_logps=True`", 0): lambda: clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28),
     ("Tunix", "`sampler_is=None`", 0): lambda: (
         np.minimum(np.exp(lp), 2.0) * clipped(np.exp(u), numbers("A"), 0.2, 0.28)
@@ -543,15 +628,16 @@ def test_a_call_computes_what_the_project_computes(project: str, start: str, num
     np.testing.assert_allclose(np.asarray(found), ORACLES[project, start, number](), rtol=2e-5, atol=1e-6)
 
 
-def slope(ratio, advantage, low, high):
+def slope(ratio, advantage, low, high, cap=CAP):
     """Of a clipped loss with a dual clip, in the log-ratio."""
-    held = np.where(advantage > 0, ratio > 1 + high, (ratio < 1 - low) | (ratio > CAP))
+    held = np.where(advantage > 0, ratio > 1 + high, (ratio < 1 - low) | (ratio > cap))
     return np.where(held, 0.0, -ratio * advantage)
 
 
-def slope_of_sequences(low, high):
+def slope_of_sequences(low, high, cap=CAP):
     """The derivative of a geometric mean is shared by the valid tokens."""
-    shared = slope(np.exp(mean_over_steps(u)), numbers("A_of_sequence"), low, high) / np.asarray(_valid).sum(axis=0)
+    of_sequence = slope(np.exp(mean_over_steps(u)), numbers("A_of_sequence"), low, high, cap)
+    shared = of_sequence / np.asarray(_valid).sum(axis=0)
     return np.where(_valid, shared, 0.0)
 
 
@@ -575,6 +661,16 @@ SLOPES = {
     ("NeMo-RL", "`sequence_level_importance_ratios=False`", 0): lambda: slope_of_sequences(0.2, 0.2),
     ("NeMo-RL", "`use_cispo=False`", 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A"),
     ("NeMo-RL", "`disable_ppo_ratio=False`", 0): lambda: -numbers("A"),
+    ("SkyRL", '`policy_loss_type="dual_clip"`', 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("SkyRL", '`policy_loss_type="gspo"`', 0): lambda: slope_of_sequences(0.2, 0.28, cap=np.inf),
+    ("SkyRL", '`policy_loss_type="cispo"`', 0): lambda: -np.clip(np.exp(u), 0.0, 5.0) * numbers("A"),
+    ("SkyRL", '`policy_loss_type="rollout_is"`', 0): lambda: icepop() / numbers("log_pi"),
+    ("SkyRL", '`policy_loss_type="dppo"`', 0): dppo,
+    ("SkyRL", "`use_kl_loss=True`", 0): lambda: 0.1 * (1 - np.exp(numbers("log_ref") - numbers("log_pi"))),
+    ("Tinker", '`loss_fn="importance_sampling"`', 0): lambda: -np.exp(numbers("l")) * numbers("A"),
+    ("Tinker", '`loss_fn="cispo"`', 0): lambda: -np.clip(np.exp(numbers("l")), 0.8, 1.2) * numbers("A"),
+    ("Tinker", '`loss_fn="dro"`', 0): lambda: -numbers("A") + 0.05 * numbers("l"),
+    ("Tunix", "`beta=0.04`, `kl_loss_mode", 0): lambda: np.full((T, B), 0.04),
     ("NeMo-RL", "`reference_policy_kl_penalty=0.01`", 0): lambda: 0.01 * slope_of_weighted_kl(1.0),
     ("NeMo-RL", "`use_on_policy_kl_approximation=False`", 0): lambda: 0.01 * slope_of_weighted_kl(np.exp(numbers("l"))),
 }
