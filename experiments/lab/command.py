@@ -9,27 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from experiments.lab.patterns import Kind, alike, pattern
 from experiments.toolkit import options, output, plots, shell
 from experiments.toolkit.computing import keep_compiled, use_all_cores
 from stellaris import IMPACT, IMPALA, PPO, ActorCritic, Workload
 from stellaris.aggregation.synchronisation import fully_asynchronous
-from stellaris.lab import (
-    CartPole,
-    Constant,
-    Gymnax,
-    Maximum,
-    Sawtooth,
-    Schedule,
-    imposed,
-    mean_evaluation,
-    mean_return,
-    sweep,
-)
-from stellaris.lab.imposed import Lag
+from stellaris.lab import CartPole, Gymnax, Schedule, imposed, mean_evaluation, mean_return, sweep
 from stellaris.lab.sweep import Progress
 from stellaris.runtime.files import atomic_write
 from stellaris.systems import Evaluation
@@ -40,7 +29,6 @@ if TYPE_CHECKING:
 DESCRIPTION = "sweep an imposed lag and settings of an algorithm: every combination, many runs in one program"
 
 _ALGORITHMS = {"ppo": PPO, "impala": IMPALA, "impact": IMPACT}
-_PATTERNS: Mapping[str, Callable[[int], Lag]] = {"constant": Constant, "sawtooth": Sawtooth, "maximum": Maximum}
 
 #: Axes that are arguments of the schedule, and not settings of the algorithm.
 _LAGS = ("lag", "gradient_lag")
@@ -62,12 +50,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_axis,
         metavar="NAME=VALUE,...",
         default=[_axis("lag=0,1,2,4,8")],
-        help="axes: lag (age of the data, in batches), gradient_lag (age of the gradients, in versions) and "
+        help="axes: lag (mean age of the data, in batches), gradient_lag (age of the gradients, in versions) and "
         "algorithm.FIELD; one VALUE for a FIELD sets it for all runs, and makes no axis",
     )
     parser.add_argument("--env", default="CartPole", help="CartPole, or the name of a gymnax environment")
     parser.add_argument("--algorithm", choices=_ALGORITHMS, default="ppo", help="algorithm whose settings are swept")
-    parser.add_argument("--pattern", choices=_PATTERNS, default="constant", help="pattern of the lags")
+    parser.add_argument(
+        "--pattern",
+        choices=get_args(Kind),
+        default="constant",
+        help="pattern of the lags, with the same mean: constant; sawtooth, growing from 0 to twice the mean; maximum, "
+        "drawn up to it; mixed, from 0 to it over the actors of each batch",
+    )
     parser.add_argument("--updates", type=options.whole(1), default=100, help="number of batches that are learned from")
     parser.add_argument(
         "--actors", type=options.whole(1), default=16, help="number of actors; a batch has one fragment of each actor"
@@ -87,6 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
     axes = _axes(arguments.set)
     algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)
     lagged = "gradient_lag" in varied
+    _check_lags(arguments, varied)
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -117,6 +112,25 @@ def main(arguments: argparse.Namespace) -> int:
     _draw(table, list(varied), arguments.out / "return", _title(arguments))
     print(f"{arguments.out}: lab.csv, settings.json, return.png, return.pdf")
     return 0
+
+
+def _check_lags(arguments: argparse.Namespace, varied: Mapping[str, Sequence[Any]]) -> None:
+    """Raises for a pattern that does not fit; says so if a run would learn from the untrained policy alone."""
+    if arguments.pattern == "mixed" and "gradient_lag" in varied:
+        raise shell.UsageError(
+            "--pattern mixed: a gradient has one age; leave gradient_lag out, or choose another pattern"
+        )
+    if arguments.pattern == "mixed" and arguments.actors < 2:
+        raise shell.UsageError(
+            f"--pattern mixed: --actors {arguments.actors} is one actor, which has one age; take more"
+        )
+    beyond = [lag for lag in varied["lag"] if lag >= arguments.updates]
+    if beyond and arguments.pattern == "constant":
+        print(
+            f"lag {', '.join(map(str, beyond))}: the untrained policy samples all {arguments.updates} batches; for "
+            "data of newer policies raise --updates",
+            flush=True,
+        )
 
 
 def _axis(text: str) -> tuple[str, list[float | int]]:
@@ -169,16 +183,17 @@ def _split(algorithm: Any, axes: Mapping[str, list[Any]]) -> tuple[Any, dict[str
 def _schedules(
     arguments: argparse.Namespace, algorithm: Any, workload: Workload, *, lagged: bool
 ) -> Callable[..., Schedule]:
-    pattern = _PATTERNS[arguments.pattern]
     samples = workload.actors * workload.fragment
     minibatches = algorithm.epochs * -(-samples // algorithm.minibatch_size) if lagged else 1
 
-    def schedule(lag: int, gradient_lag: int | None = None) -> Schedule:
+    def schedule(lag: int, gradient_lag: int | None = None, *, seed: int) -> Schedule:
+        kind, actors = arguments.pattern, arguments.actors
         return imposed(
             arguments.updates,
-            actors=arguments.actors,
-            data=pattern(lag),
-            gradients=None if gradient_lag is None else pattern(gradient_lag),
+            actors=actors,
+            data=pattern(kind, lag, actors, seed),
+            # Other draws than those of the data, so that the ages do not rise and fall together.
+            gradients=None if gradient_lag is None else alike(kind, gradient_lag, seed + 1_000_003),
             minibatches=minibatches,
         )
 

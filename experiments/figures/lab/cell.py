@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.figures.lab import corrections, gradients, lag, language, language_report
-from experiments.figures.lab.corrections import Kind
 from experiments.figures.lab.methods import methods
+from experiments.lab.patterns import Kind
 from experiments.toolkit import options, output, shell
 from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.repeat import COMMITTED, Repeat, matching

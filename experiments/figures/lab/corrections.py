@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -20,37 +20,15 @@ from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.rules import RULES, Ruled
 from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown
+from experiments.lab.patterns import Kind, pattern
 from experiments.toolkit import options, output, provenance, shell
 from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
-from stellaris.lab import Constant, Maximum, Mixed, Sawtooth, imposed, mean_evaluation, mean_return, sweep
-from stellaris.lab.imposed import Lag
+from stellaris.lab import imposed, mean_evaluation, mean_return, sweep
 from stellaris.systems import Evaluation
 
 DESCRIPTION = "every correction at every imposed lag: more methods, patterns of lag, the border of stability"
-
-#: Patterns of lag.
-Kind = Literal["constant", "sawtooth", "maximum", "mixed"]
-
-
-def pattern(kind: Kind, mean: int, actors: int) -> Lag | Mixed:
-    """Returns the ages of successive batches, with a pattern and a mean; mixed ages are spread over the actors.
-
-    Example:
-      >>> pattern("mixed", 2, actors=3).ages_of(1, actors=3).tolist()
-      [[0, 2, 4]]
-      >>> [float(pattern(kind, 2, 16).ages(1000).mean().round()) for kind in ("constant", "sawtooth", "maximum")]
-      [2.0, 2.0, 2.0]
-    """
-    if kind == "mixed":
-        return Mixed([Constant(round(2 * mean * actor / (actors - 1))) for actor in range(actors)])
-    several: Mapping[Kind, Lag] = {
-        "constant": Constant(mean),
-        "sawtooth": Sawtooth(2 * mean + 1),
-        "maximum": Maximum(2 * mean),
-    }
-    return several[kind]
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from experiments.figures.lab import language_report
-from experiments.figures.lab.corrections import Kind, pattern
 from experiments.figures.lab.falls import falls
 from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.switched import METHODS, Switched
 from experiments.lab.command import shown
+from experiments.lab.patterns import Kind, pattern
 from experiments.toolkit import options, output, provenance
 from experiments.toolkit.computing import use_all_cores
 from stellaris.lab import Schedule, imposed, sweep

@@ -33,6 +33,25 @@ def test_it_writes_a_table_and_a_picture(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["sawtooth", "maximum", "mixed"])
+def test_patterns_have_the_mean_that_is_asked_for(tmp_path, pattern):
+    """In the long run; drawn lags differ between seeds, the others do not."""
+    small = ("--updates", "60", "--actors", "2", "--fragment", "4", "--hidden", "4", "--seeds", "2")
+    axes = ("--set", "lag=2", "algorithm.epochs=1")
+    assert command.main(["lab", *small, *axes, "--pattern", pattern, "--out", str(tmp_path)]) == 0
+    lags = [float(row["data_lag"]) for row in rows(tmp_path / "lab.csv")]
+    assert all(1.6 < lag < 2.4 for lag in lags)
+    assert lags[0] != lags[1] if pattern == "maximum" else lags[0] == pytest.approx(lags[1], abs=0.1)
+
+
+@pytest.mark.slow
+def test_it_says_that_a_lag_is_beyond_the_run(tmp_path, capsys):
+    axes = ("--set", "lag=2,3", "algorithm.epochs=1")
+    assert command.main(["lab", *axes, *SMALL, "--out", str(tmp_path)]) == 0
+    assert "lag 3: the untrained policy samples all 3 batches" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_a_second_process_reads_the_program_of_a_sweep(tmp_path):
     """It sweeps other rates."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
@@ -59,9 +78,11 @@ def test_a_second_process_reads_the_program_of_a_sweep(tmp_path):
         (("--set", "lag=a"), "lag=a is not of the form NAME=NUMBER,NUMBER"),
         (("--set", "lag=1", "lag=2"), "--set: lag is given twice"),
         (("--set", "lag=-1"), "k=-1"),
+        (("--pattern", "mixed", "--set", "gradient_lag=1"), "--pattern mixed: a gradient has one age"),
+        (("--pattern", "mixed", "--actors", "1"), "--pattern mixed: --actors 1 is one actor"),
         (("--env", "Maze-v9"), "Gymnax('Maze-v9'"),
     ],
 )
 def test_errors(tmp_path, capsys, options, message):
-    assert command.main(["lab", *options, *SMALL, "--out", str(tmp_path)]) == 2
+    assert command.main(["lab", *SMALL, *options, "--out", str(tmp_path)]) == 2
     assert message in capsys.readouterr().err

@@ -9,6 +9,7 @@ import xarray as xr
 from experiments import command
 from experiments.figures.lab import corrections, lag
 from experiments.figures.lab.rules import RULES, Ruled
+from experiments.lab.patterns import pattern
 from stellaris.algorithms.actor_critic import Evaluated
 from tests.experiments.csv_rows import rows
 
@@ -71,7 +72,7 @@ def test_rules_around_the_newest_policy_by_hand():
 
 @pytest.mark.parametrize("kind", ["constant", "sawtooth", "maximum", "mixed"])
 def test_patterns_have_the_same_mean(kind):
-    of = corrections.pattern(kind, 8, actors=16)
+    of = pattern(kind, 8, actors=16)
     ages = of.ages_of(2, actors=16) if kind == "mixed" else of.ages(17_000)
     assert ages.mean() == pytest.approx(8, abs=0.1)
     assert (ages.min(), ages.max()) == ((8, 8) if kind == "constant" else (0, 16))
