@@ -1,27 +1,15 @@
 """The tables of other projects' options in `docs/options.md`: their calls compute what those projects compute."""
 
-import ast
-import re
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stellaris
+from tests.option_tables import calls_of, defaults_of, named, rows_of
 
-TABLES = (Path(__file__).parent.parent / "docs" / "options.md").read_text()
-#: The text of each project's section.
-SECTIONS = {part.split("\n", 1)[0]: part for part in TABLES.split("\n## ")[1:]}
-ROWS = [
-    (project, re.split(r"(?<!\\) \| ", line.strip("| ")))
-    for project, text in SECTIONS.items()
-    for line in text.splitlines()
-    if line.startswith(("| `", "| metric", "| all of them", "| advantages of"))
-]
-#: Each call of the column "here", by its project and row.
-CALLS = [(project, row[0], call) for project, row in ROWS for call in re.findall(r"`([^`]+)`", row[1]) if "(" in call]
+ROWS = rows_of("options.md")
+CALLS = calls_of(ROWS)
 
 T, B = 5, 6
 _random = np.random.default_rng(0)
@@ -88,15 +76,8 @@ GIVEN = {
 }
 #: Each project's defaults as its table has them, and the numbers above.
 OPTIONS = {
-    project: {
-        name: ast.literal_eval(x)
-        for section, row in ROWS
-        if section == project
-        for name, x in re.findall(r"(\w+)=(\d[\d.e-]*)", row[0])
-    }
-    | GIVEN
-    | (BOUNDS if project in ("OpenRLHF", "NeMo-RL") else {})
-    for project in SECTIONS
+    project: defaults_of(ROWS, project) | GIVEN | (BOUNDS if project in ("OpenRLHF", "NeMo-RL") else {})
+    for project, _ in ROWS
 }
 #: The page's notation.
 NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0].islower()} | {
@@ -164,12 +145,6 @@ def evaluate(project: str, call: str, log_pi=None):
     if log_pi is not None:
         names |= {"log_pi": log_pi, "l": log_pi - _log_mu, "u": log_pi - _log_prox}
     return eval(call, names)
-
-
-def named(project: str, start: str, number: int) -> str:
-    """A call, by the start of its option's cell and its number in the row."""
-    ((_, row),) = [(section, row) for section, row in ROWS if section == project and row[0].startswith(start)]
-    return [call for section, option, call in CALLS if (section, option) == (project, row[0])][number]
 
 
 @pytest.mark.parametrize(("project", "option", "call"), CALLS)
@@ -624,7 +599,7 @@ ORACLES = {
 
 @pytest.mark.parametrize(("project", "start", "number"), ORACLES)
 def test_a_call_computes_what_the_project_computes(project: str, start: str, number: int) -> None:
-    found = evaluate(project, named(project, start, number))
+    found = evaluate(project, named(ROWS, project, start, number))
     np.testing.assert_allclose(np.asarray(found), ORACLES[project, start, number](), rtol=2e-5, atol=1e-6)
 
 
@@ -678,7 +653,7 @@ SLOPES = {
 
 @pytest.mark.parametrize(("project", "start", "number"), SLOPES)
 def test_a_call_has_the_gradient_of_the_project(project: str, start: str, number: int) -> None:
-    call = named(project, start, number)
+    call = named(ROWS, project, start, number)
     found = jax.grad(lambda log_pi: jnp.sum(evaluate(project, call, log_pi)))(_log_pi)
     np.testing.assert_allclose(np.asarray(found), SLOPES[project, start, number](), rtol=2e-5, atol=1e-6)
 
@@ -704,5 +679,5 @@ def test_m2po_as_areal_has_it() -> None:
     squares = np.sort(lp[there] ** 2)
     kept = [n for n in range(1, len(squares) + 1) if squares[:n].mean() < 0.04]
     limit = squares[max(kept) - 1]
-    found = evaluate("AReaL", named("AReaL", "`m2_threshold", 0))
+    found = evaluate("AReaL", named(ROWS, "AReaL", "`m2_threshold", 0))
     np.testing.assert_array_equal(np.asarray(found), there & (lp**2 <= limit))
