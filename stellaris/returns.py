@@ -36,7 +36,7 @@ from stellaris.types import Array, Scalar, alike, at_least_float32
 #: On a CPU the recurrence's loop is unrolled by two if a row has at least this many elements; measured by
 #: `python -m experiments.benchmarks losses`.
 WIDE = 64
-#: The loop of the gradient is unrolled by two if all rows together have at least this many elements.
+#: The loop of gae's gradient is unrolled by two if all rows together have at least this many elements.
 LARGE = 8192
 #: A row reader: `row(x)` is `x[t]`, and `row(x, 1)` is `x[t + 1]`, for one t in a loop and for every t in a scan.
 _Row: TypeAlias = Callable[..., jax.Array]
@@ -66,7 +66,7 @@ def gae(
 
     Returns:
       The advantages `[T, ...]`, in the dtype to which the inputs promote. The value target is
-      `advantage + value[:-1]`. Gradients flow to reward, discount, value and `lambda_`, in reverse mode.
+      `advantage + value[:-1]`. Derivatives of any order flow to reward, discount, value and `lambda_`.
 
     Raises:
       TypeError: if reward, discount or value is not an array of floats, or `lambda_` is not a number.
@@ -525,7 +525,7 @@ def _upgo(reward: Any, discount: Any, value: Any, valid: Any) -> jax.Array:
     return found.astype(dtype)
 
 
-# ---- gae, and its gradient as one more loop -------------------------------------------------------------------------
+# ---- gae, and its derivative as a linear system ---------------------------------------------------------------------
 
 
 @functools.partial(jax.jit, inline=True)
@@ -537,7 +537,7 @@ def _advantages(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any
     return advantage.astype(dtype)
 
 
-@jax.custom_vjp
+@jax.custom_jvp
 def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> jax.Array:
     def terms(row: _Row) -> tuple[jax.Array, ...]:
         b = row(reward) + row(discount) * row(value, 1) - row(value)
@@ -546,52 +546,58 @@ def _gae(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> ja
     return _recurrence(terms, jnp.zeros_like(reward))
 
 
-def _gae_forward(reward: Any, discount: Any, value: Any, valid: Any, lambda_: Any) -> tuple[jax.Array, Any]:
-    advantage = _gae(reward, discount, value, valid, lambda_)
-    return advantage, (discount, value, valid, lambda_, advantage)
+@_gae.defjvp
+def _gae_derivative(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Solves the recurrence for the tangents of its terms, so that a gradient is the same loop forward in time.
 
-
-# The gradient needs a `jit`, because JAX calls this function directly when the caller differentiates outside of `jit`.
-@functools.partial(jax.jit, inline=True)
-def _gae_backward(residuals: Any, cotangent: jax.Array) -> tuple[Any, ...]:
-    """Solves for the reward's cotangent forward in time: `u_t = g_t + lambda discount_{t-1} u_{t-1}`.
-
-    The value's cotangent is `discount_{t-1} u_{t-1} - u_t`, the discount's `u_t (V_{t+1} + lambda A_{t+1})`, and
-    lambda's the sum of `u_t discount_t A_{t+1}`.
+    From `A_t = r_t + d_t V_{t+1} - V_t + lambda d_t A_{t+1}`:
+    `A'_t = r'_t + d_t V'_{t+1} - V'_t + d'_t (V_{t+1} + lambda A_{t+1}) + lambda' d_t A_{t+1} + lambda d_t A'_{t+1}`.
     """
-    discount, value, valid, lambda_, advantage = residuals
-    every = _all(len(cotangent))
-    if not cotangent.size:
-        zeros = jnp.zeros_like(discount)
-        return zeros, zeros, jnp.zeros_like(value), None, jnp.zeros_like(lambda_)
-
-    def loop() -> tuple[jax.Array, jax.Array]:
-        def step(t: Any, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-            flow, u, v = carry
-            row = _at(t)
-            (now,) = _masked(row, valid, row(cotangent) + lambda_ * flow)
-            (then,) = _masked(row, valid, row(discount) * now)
-            return then, _put(u, now, t), _put(v, flow - now, t)
-
-        zeros = jnp.zeros_like(discount)
-        start = zeros[0], zeros, jnp.zeros_like(value)
-        flow, u, v = jax.lax.fori_loop(0, len(zeros), step, start, unroll=2 if zeros.size >= LARGE else 1)
-        return u, _put(v, flow, len(zeros))
-
-    def scan() -> tuple[jax.Array, jax.Array]:
-        arriving, carried = _masked(every, valid, cotangent, discount)
-        trace = jnp.concatenate([jnp.zeros_like(carried[:1]), lambda_ * carried[:-1]])
-        (u,) = _masked(every, valid, _compose(arriving, trace))
-        zero = jnp.zeros_like(u[:1])
-        return u, jnp.concatenate([zero, carried * u]) - jnp.concatenate([u, zero])
-
-    u, v = jax.lax.platform_dependent(cpu=loop, default=scan)
-    later = _next(advantage)
-    d, trace = _masked(every, valid, u * (value[1:] + lambda_ * later), u * discount * later)
-    return u, d, v, None, jnp.sum(trace)
+    _, discount, value, valid, lambda_ = primals
+    reward_, discount_, value_, _, by_lambda = tangents
+    advantage = _gae(*primals)
+    every, later = _all(len(advantage)), _next(advantage)
+    # At invalid steps the factors are zero as well as the terms: they may be NaN, which times 0 would be NaN.
+    d, slope, trace = _masked(every, valid, discount, value[1:] + lambda_ * later, lambda_ * discount)
+    b = reward_ + d * value_[1:] - value_[:-1] + discount_ * slope + by_lambda * d * later
+    (b,) = _masked(every, valid, b)
+    # Masked once more for the gradient: what a loss sends back to an invalid step may be NaN.
+    (found,) = _masked(every, valid, _solved(trace, b))
+    return advantage, found
 
 
-_gae.defvjp(_gae_forward, _gae_backward)
+def _solved(c: jax.Array, b: jax.Array) -> jax.Array:
+    """Solves `x_t = b_t + c_t x_{t+1}` in a form that JAX can differentiate and transpose."""
+
+    def backward(_: Any, b: jax.Array) -> jax.Array:
+        return _recurrence(lambda row: (row(b), row(c)), jnp.zeros_like(b))
+
+    def forward(_: Any, g: jax.Array) -> jax.Array:
+        return _forward(c, g)
+
+    found: jax.Array = jax.lax.custom_linear_solve(lambda x: x - c * _next(x), b, backward, forward)
+    return found
+
+
+def _forward(c: jax.Array, g: jax.Array) -> jax.Array:
+    """Solves the transposed system forward in time: `u_t = g_t + c_{t-1} u_{t-1}`."""
+    if not g.size:
+        return g
+
+    def step(t: Any, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        flow, u = carry
+        now = g[t] + flow
+        return c[t] * now, _put(u, now, t)
+
+    def loop() -> Any:
+        zeros = jnp.zeros_like(g)
+        return jax.lax.fori_loop(0, len(g), step, (zeros[0], zeros), unroll=2 if g.size >= LARGE else 1)[1]
+
+    def scan() -> jax.Array:
+        return _compose(g, jnp.concatenate([jnp.zeros_like(c[:1]), c[:-1]]))
+
+    solved: jax.Array = jax.lax.platform_dependent(cpu=loop, default=scan)
+    return solved
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

@@ -71,6 +71,18 @@ DEFECTS = (
     Defect("stellaris/losses.py", "jnp.square(coefficient * bounded - advantage)", "jnp.square(bounded - advantage)"),
     Defect(
         "stellaris/returns.py",
+        "discount_ * slope + by_lambda * d * later",
+        "discount_ * slope + by_lambda * d",
+        "tests/test_returns_formulations.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
+        "return c[t] * now, _put(u, now, t)",
+        "return c[t] * flow, _put(u, now, t)",
+        "tests/test_returns_formulations.py",
+    ),
+    Defect(
+        "stellaris/returns.py",
         "trace = jnp.where(_next(error) >= 0, discount, 0.0)",
         "trace = jnp.where(error >= 0, discount, 0.0)",
         "tests/test_returns_multistep.py",

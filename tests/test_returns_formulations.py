@@ -64,6 +64,35 @@ def test_both_formulations(shape, masked):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_derivatives_of_every_order(masked):
+    """Forward and reverse mode, both in turn, and under `vmap`, in all arguments; as JAX derives the recursion."""
+    reward, discount, value, valid = sample((4, 2), seed=5)
+    valid = valid if masked else np.ones_like(valid)
+    tangents = tuple(np.random.default_rng(1).normal(size=x.shape) for x in (reward, discount, value, np.zeros(())))
+
+    def ours(reward, discount, value, lambda_):
+        return jnp.sum(gae(reward, discount, value, lambda_=lambda_, valid=valid if masked else None) ** 2)
+
+    def theirs(reward, discount, value, lambda_):
+        return jnp.sum(unrolled(reward, discount, value, lambda_, valid) ** 2)
+
+    def everything(f, *arrays):
+        every = (0, 1, 2, 3)
+        curvature = jax.jvp(jax.grad(f, every), arrays, tangents)[1]
+        pull = jax.grad(
+            lambda *a: sum(jnp.vdot(x, y) for x, y in zip(jax.grad(f, every)(*a), tangents, strict=True)), every
+        )
+        by_lambda = jax.vmap(jax.grad(f, 3), (None, None, None, 0))(*arrays[:3], jnp.array([0.0, 0.5, 1.0]))
+        return jax.jvp(f, arrays, tangents)[1], curvature, pull(*arrays), by_lambda
+
+    with jax.enable_x64(True):
+        got, expected = (
+            jax.jit(lambda *a, f=f: everything(f, *a))(reward, discount, value, 0.7) for f in (ours, theirs)
+        )
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11), got, expected)
+
+
 VALID = np.array([True, False, False, True, True, False])[:, None] & np.ones((6, 2), bool)
 
 
