@@ -586,11 +586,11 @@ ORACLES = {
     ("Tunix", '`advantage_estimator="grpo"`', 2): lambda: np.array(
         [one - others.mean() for one, others in members(numbers("reward"))]
     ),
-    ("Tunix", "`epsilon_low=None`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("Tunix", "`epsilon_low=None`", 0): lambda: dual_clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28),
     ("Tunix", '`advantage_estimator="gae"`', 0): lambda: generalized_advantages(0.95),
     ("Tunix", '`advantage_estimator="gae"`', 1): lambda: whitened(numbers("A")),
     ("Tunix", "`beta=0.04`, `kl_method", 0): lambda: (
-        numbers("token_reward") - 0.04 * estimated_kl(numbers("log_prox") - numbers("log_ref"), "k3")
+        numbers("token_reward") - 0.04 * estimated_kl(numbers("log_mu") - numbers("log_ref"), "k3")
     ),
     ("Tunix", "`clip_range_value=0.2`", 0): lambda: 0.5 * clipped_value_loss(0.2),
     ("Tunix", "metric", 0): lambda: -numbers("l")[np.asarray(_valid)].mean(),

@@ -183,3 +183,11 @@ def test_the_data_tell_the_clips_apart() -> None:
     assert (np.exp(-to_target) > 2.0).any()
     assert (squares("v") > 3.0).any()
     assert (numbers("discount") == 0.0).any()
+
+
+def test_what_rllibs_appended_step_does_to_the_targets() -> None:
+    """The example of the page: a third step with a reward and a discount of 0 takes the place of the bootstrap."""
+    arrays = (jnp.ones(2), jnp.full(2, 0.9), jnp.array([1.0, 1.0, 10.0]), jnp.zeros(2))
+    assert stellaris.vtrace(*arrays).target.tolist() == pytest.approx([10.0, 10.0])
+    appended = jnp.append(arrays[0], 0.0), jnp.append(arrays[1], 0.0), jnp.append(arrays[2], 5.0), jnp.zeros(3)
+    assert stellaris.vtrace(*appended).target[:2].tolist() == pytest.approx([1.9, 1.0])

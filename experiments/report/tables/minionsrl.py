@@ -113,9 +113,12 @@ def on_acrobot() -> Table:
 
 _STUDY = "small/minionsrl-training"
 #: Runs of `minionsrl-training`, by their place.
-_PLACES = ("hopper", "hopper-baselines", "hopper-impact", "hopper-tuned", "halfcheetah")
-#: Runs with further seeds, which were made later, by the place whose runs they continue.
-_CONTINUED = {f"{_STUDY}/halfcheetah": (f"{_STUDY}/halfcheetah-more",)}
+_PLACES = ("hopper", "hopper-impact", "hopper-tuned", "halfcheetah")
+#: Runs with further seeds or schedulers, which were made later, by the place whose runs they continue.
+_CONTINUED = {
+    f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
+    for place, parts in {"hopper": ("baselines", "baselines-more"), "halfcheetah": ("more", "baselines")}.items()
+}
 #: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.
 _PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in ("hopper", "halfcheetah")}
 _SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
@@ -145,7 +148,7 @@ def compared() -> Table:
 
 
 def rows_of(place: str) -> Sequence[Mapping[str, str]]:
-    """Returns the rows of a place's table, which is computed anew from the runs if further seeds continue them."""
+    """Returns the rows of a place's table, which is computed anew from the runs if others continue them."""
     more = _CONTINUED.get(place)
     return pooled(place, *more) if more else rows(f"{place}/table.csv")
 
