@@ -884,6 +884,7 @@ def test_speed():
     own, other = (
         float(of["training"]["from stellaris import ppo_loss"][side].split(" ")[0]) for side in ("measured", "against")
     )
+    longest = ratios["losses"]["gae, [16384, 4]"]
     mean = ratios["losses"]["gae and its gradient, geometric mean of the sizes"]
     simulated = {what: ratio for what, ratio in ratios["platform"].items() if what.startswith("invocations/s")}
     (slower,) = (what for what, ratio in simulated.items() if ratio < 1)
@@ -892,7 +893,8 @@ def test_speed():
     assert not missing(
         "docs/benchmarks.md",
         f"costs {own - other:.2f} s more than importing its dependencies.",
-        f"`gae` with its gradient misses the target of the mean by {mean - 0.8:.2f}.",
+        f"`gae` misses its target by {longest - 1.05:.2f} at the longest arrays, and with its gradient that of the "
+        f"mean by {mean - 0.8:.2f}.",
         f"SimFaaS is {1 - simulated[slower]:.0%} faster.".replace("%", " %"),
     )
     memory = [
