@@ -271,22 +271,32 @@ def _written(rows: jax.Array, part: jax.Array, slot: jax.Array, begin: int) -> j
     make XLA copy the whole ring, so there a scatter drops the write, which takes two to three times as long on a CPU.
     """
 
+    def scatter(rows: jax.Array, part: jax.Array, slot: jax.Array) -> jax.Array:
+        return rows.at[slot, begin : begin + len(part)].set(part, mode="drop")
+
     @jax.custom_batching.custom_vmap
-    def write(rows: jax.Array, part: jax.Array, slot: jax.Array) -> jax.Array:
+    def in_place(rows: jax.Array, part: jax.Array, slot: jax.Array) -> jax.Array:
         at = slot, jnp.int32(begin)
         old = jax.lax.dynamic_slice(rows, at, (1, len(part)))
         return jax.lax.dynamic_update_slice(rows, jnp.where(slot < len(rows), part, old), at)
 
-    @write.def_vmap
-    def _(size: int, batched: Any, rows: Any, part: Any, slot: Any) -> tuple[jax.Array, bool]:
-        def scatter(rows: jax.Array, part: jax.Array, slot: jax.Array) -> jax.Array:
-            return rows.at[slot, begin : begin + len(part)].set(part, mode="drop")
+    @in_place.def_vmap
+    def _(size: int, batched: Any, *arguments: Any) -> tuple[jax.Array, bool]:
+        return jax.vmap(scatter, tuple(0 if of else None for of in batched), axis_size=size)(*arguments), True
 
-        axes = tuple(0 if of else None for of in batched)
-        return jax.vmap(scatter, axes, axis_size=size)(rows, part, slot), True
+    @jax.custom_jvp
+    def write(rows: jax.Array, part: jax.Array, slot: jax.Array) -> jax.Array:
+        written: jax.Array = in_place(rows, part, slot)
+        return written
 
-    written: jax.Array = write(rows, part, slot)
-    return written
+    # JAX cannot transpose `in_place`; the tangents are written as the rows are.
+    @write.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+        changes, change, _ = tangents
+        return write(*primals), scatter(changes, change, primals[2])
+
+    found: jax.Array = write(rows, part, slot)
+    return found
 
 
 @functools.partial(jax.jit, inline=True)

@@ -182,6 +182,28 @@ def test_a_vectorised_push_copies_no_ring():
     assert not re.findall(ring, program.as_text())
 
 
+def test_pushes_alone_and_vectorised_are_one():
+    """Beyond the ring as well; values, and gradients in reverse mode, of which a dropped gradient has none."""
+    aggregator = staleness_aware(2, capacity=2, decay=1.0)
+
+    def pushed(x):
+        state = aggregator.init(jnp.zeros(3))
+        for i in range(3):
+            state = aggregator.push(state, x * (i + 1.0), version=0)
+        return jnp.sum(state.rows**2), state.overflow
+
+    x = jnp.array([[1.0, 2.0, 3.0], [-1.0, 0.5, 0.0]])
+    alone = [jax.value_and_grad(pushed, has_aux=True)(one) for one in x]
+    (together, overflow), slopes = jax.vmap(jax.value_and_grad(pushed, has_aux=True))(x)
+    np.testing.assert_allclose(together, 5.0 * x**2 @ jnp.ones(3), rtol=1e-6)  # x and 2x, not 3x
+    np.testing.assert_allclose(slopes, 10.0 * x, rtol=1e-6)
+    assert overflow.all()
+    for i, ((value, full), slope) in enumerate(alone):
+        np.testing.assert_allclose(value, together[i], rtol=1e-6)
+        np.testing.assert_allclose(slope, slopes[i], rtol=1e-6)
+        assert full
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_state_goes_through_a_checkpoint(name, tmp_path):
