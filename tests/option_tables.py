@@ -1,9 +1,13 @@
-"""Reads the tables of other projects' options in `docs/`: their rows, and the calls in the column "here"."""
+"""The tables of other projects' options in `docs/`: their rows, the calls in the column "here", and data for them."""
 
 import ast
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -44,3 +48,19 @@ def named(rows: Sequence[Row], project: str, start: str, number: int) -> str:
     """A call, by the start of its option's cell and its number in the row."""
     ((_, row),) = [(section, row) for section, row in rows if section == project and row[0].startswith(start)]
     return [call for section, option, call in calls_of(rows) if (section, option) == (project, row[0])][number]
+
+
+T, B = 5, 6
+VALID = jnp.arange(T)[:, None] < jnp.array([5, 3, 1, 4, 5, 2])
+
+
+def normal(random: np.random.Generator, *shape: int, spread: float = 1.0) -> jax.Array:
+    """Normal numbers."""
+    return jnp.asarray(spread * random.normal(size=shape), jnp.float32)
+
+
+def policies(random: np.random.Generator) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log-probabilities of `[T, B]` actions under three policies, each near the one before."""
+    first = -jnp.abs(normal(random, T, B))
+    second = -jnp.abs(first + normal(random, T, B, spread=0.8))
+    return first, second, -jnp.abs(second + normal(random, T, B, spread=0.3))

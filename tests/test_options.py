@@ -1,28 +1,22 @@
 """The tables of other projects' options in `docs/options.md`: their calls compute what those projects compute."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stellaris
-from tests.option_tables import calls_of, defaults_of, named, rows_of
+from tests.option_tables import VALID, B, T, calls_of, defaults_of, named, normal, policies, rows_of
 
 ROWS = rows_of("options.md")
 CALLS = calls_of(ROWS)
 
-T, B = 5, 6
 _random = np.random.default_rng(0)
-
-
-def _normal(*shape: int, spread: float = 1.0):
-    return jnp.asarray(spread * _random.normal(size=shape), jnp.float32)
-
-
-_log_mu = -jnp.abs(_normal(T, B))
-_log_prox = -jnp.abs(_log_mu + _normal(T, B, spread=0.8))
-_log_pi = -jnp.abs(_log_prox + _normal(T, B, spread=0.3))
-_valid = jnp.arange(T)[:, None] < jnp.array([5, 3, 1, 4, 5, 2])
+_normal = functools.partial(normal, _random)
+_log_mu, _log_prox, _log_pi = policies(_random)
+_valid = VALID
 #: Of dual clips: within the data, and beyond every clip width.
 CAP = 1.5
 #: Geometric means of sequences lie below, between and above.

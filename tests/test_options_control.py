@@ -1,28 +1,22 @@
 """The tables of `docs/options-control.md`: their calls compute what those trainers compute."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import stellaris
-from tests.option_tables import calls_of, defaults_of, named, rows_of
+from tests.option_tables import VALID, B, T, calls_of, defaults_of, named, normal, policies, rows_of
 
 ROWS = rows_of("options-control.md")
 CALLS = calls_of(ROWS)
 
-T, B = 5, 6
 _random = np.random.default_rng(1)
-
-
-def _normal(*shape: int, spread: float = 1.0):
-    return jnp.asarray(spread * _random.normal(size=shape), jnp.float32)
-
-
-_log_mu = -jnp.abs(_normal(T, B))
-_log_target = -jnp.abs(_log_mu + _normal(T, B, spread=0.8))
-_log_pi = -jnp.abs(_log_target + _normal(T, B, spread=0.3))
-_valid = jnp.arange(T)[:, None] < jnp.array([5, 3, 1, 4, 5, 2])
+_normal = functools.partial(normal, _random)
+_log_mu, _log_target, _log_pi = policies(_random)
+_valid = VALID
 _reward, _value = _normal(T, B), _normal(T + 1, B)
 _discount = jnp.asarray(0.9 * (_random.uniform(size=(T, B)) > 0.2), jnp.float32)
 #: The page's notation, and numbers for what it does not give.
