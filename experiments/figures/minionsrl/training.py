@@ -46,6 +46,8 @@ BEST = {
         Schedule(24, 8, 4),
     ),
 }
+#: Fixed numbers next to the learned scheduler's mean, added on 2026-11-30, after its runs, to show what they reach.
+NEXT = {("CartPole-v1", "authors"): tuple(Schedule(number, number, 0) for number in (17, 18, 19, 20))}
 #: The scheduler that was trained on a testbed to minimise time within its budget.
 LEARNED = "learned, for time"
 #: The same, first trained elsewhere.
@@ -101,8 +103,13 @@ def _variants(environment: str, few: Sequence[Schedule] = ()) -> Sequence[Varian
     return [
         variant
         for testbed, task in minionsrl.testbeds_of(environment).items()
-        for variant in _of(testbed, task, environment, few or (*SCHEDULES, *BEST.get((environment, testbed), ())))
+        for variant in _of(testbed, task, environment, few or _schedules(environment, testbed))
     ]
+
+
+def _schedules(environment: str, testbed: str) -> Sequence[Schedule]:
+    """Returns the schedules without a scheduler that run on a testbed."""
+    return (*SCHEDULES, *BEST.get((environment, testbed), ()), *NEXT.get((environment, testbed), ()))
 
 
 def _as_published(environment: str) -> Sequence[Variant]:

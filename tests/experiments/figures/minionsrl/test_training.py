@@ -179,7 +179,7 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
         "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
     }
-    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(map(len, training.BEST.values()))
+    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(map(len, (*training.BEST.values(), *training.NEXT.values())))
     assert len(costs) == every + 4
     assert costs["authors: learned, for time, played on"] == np.inf
 
@@ -208,8 +208,9 @@ def test_a_variant_is_of_its_testbed() -> None:
         variants = training._variants(environment)
         assert len({one.name for one in variants}) == len(variants)
         baselines = [one for one in BASELINES if environment != "Acrobot-v1" or one != "MinionsRL-Adapt"]
-        best = sum(len(some) for (task, _), some in training.BEST.items() if task == environment)
-        assert len(variants) == len(testbeds) * (len(training.SCHEDULES) + len(baselines)) + best
+        further = (*training.BEST.items(), *training.NEXT.items())
+        own = sum(len(some) for (task, _), some in further if task == environment)
+        assert len(variants) == len(testbeds) * (len(training.SCHEDULES) + len(baselines)) + own
         for one in variants:
             task, name = testbeds[one.factors["testbed"]], one.factors["schedule"]
             system: Any = one.contender.system
