@@ -14,6 +14,7 @@ from experiments.figures.minionsrl.training import papers_table
 from experiments.report import claims
 from experiments.report.tables import minionsrl as tables
 from experiments.tasks import minionsrl, presets
+from experiments.toolkit.statistics import estimate, interquartile_mean
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed, policy_for
 from tests.experiments.committed import HOPPER, RESULTS, middle, missing, shown
@@ -217,6 +218,19 @@ def test_shares_of_the_gap() -> None:
         f"the three trainings with shared logits close {with_}, and those without {without}: five of six intervals "
         "contain 0, and all contain 1,",
         "no fixed number that was run takes less time than all actors, so there is no gap in time",
+    )
+
+
+def test_why_there_is_no_gap_in_time() -> None:
+    """A round takes hardly less with fewer actors, and as many rounds or more are needed."""
+    of = fixed(AUTHORS)
+    a_round = {number: float(of[number]["seconds"]) / float(of[number]["rounds"]) for number in (32, 16, 1)}
+    assert not missing(
+        PAGE,
+        "a round takes {:.2f} s with 32 actors, {:.2f} with 16 and {:.2f} with one,".format(*a_round.values()),
+        "while {:.0f}, {:.0f} and {:.0f} rounds are needed".format(
+            *(float(of[number]["rounds"]) for number in a_round)
+        ),
     )
 
 
@@ -757,6 +771,39 @@ def test_failed_runs_are_counted() -> None:
         PAGE,
         f"of its cost. All {hopper.runs} take {middle(hopper.longer[1])} for {middle(hopper.dearer[1])}.",
         f"of its cost. Played on, all {cheetah.runs} take {cheetah.longer[1]} and {cheetah.dearer[1]},",
+    )
+
+
+def test_shares_of_the_gap_on_the_event_loop() -> None:
+    """With the authors' learner all actors are fastest, and 8 are cheapest; a failed run counts as it was played on."""
+    home, shares, within = SMALL / "minionsrl-training", {}, {}
+    parts = {"CartPole-v1": ("",), HOPPER: ("hopper", "hopper-played-on")}
+    parts["HalfCheetah-v4"] = ("halfcheetah", "halfcheetah-more", "halfcheetah-played-on")
+    for environment, folders in parts.items():
+        spent: dict[str, dict[str, tuple[float, float]]] = {}
+        for row in (row for folder in folders for row in rows(home / folder / "runs.csv")):
+            if row["testbed"] in (AUTHORS, "authors-0.0003") and row["environment"] == environment:
+                two = float(row["virtual_seconds"]), float(row["cost_pay_per_use"])
+                spent.setdefault(row["schedule"], {})[row["seed"]] = two
+        middles = {
+            int(name): [statistics.median(two[i] for two in of.values()) for i in (0, 1)]
+            for name, of in spent.items()
+            if name.isdigit()
+        }
+        cheapest = min(middles, key=lambda number: middles[number][1])
+        assert (min(middles, key=lambda number: middles[number][0]), cheapest) == (32, 8)
+        name = training.LEARNED if environment == "CartPole-v1" else training.FINE_TUNED
+        every = spent[name] | spent.get(f"{name}{training.PLAYED_ON}", {})
+        everyone = spent["32"]
+        gap = interquartile_mean([everyone[seed][1] - spent["8"][seed][1] for seed in everyone])
+        shares[environment] = f"{estimate([(everyone[seed][1] - every[seed][1]) / gap for seed in every]):.2f}"
+        within[environment] = [row for row in tables.counted().rows if row[0].startswith(environment)][-1][7:]
+    assert within == {environment: ("", share) for environment, share in shares.items()}
+    (tuned,) = (row for row in tables.counted().rows if row[0] == "CartPole-v1, the tuned learner")
+    assert not missing(
+        PAGE,
+        "close {} of it on CartPole, {} on Hopper and {} on HalfCheetah.".format(*shares.values()),
+        f"that in cost is closed: {tuned[8]}.",
     )
 
 

@@ -17,18 +17,20 @@ OBJECTIVE = Objective(target=195.0, budget=0.08, sheet="usd", window=32, minimis
 Decide = Callable[[History, jax.Array], int]
 
 
-def run(decide: Decide, seed: int) -> History:
+def run(decide: Decide, seed: int, *, unrelated: bool = False) -> History:
     """Runs a workload whose gradients take as long for any number of actors, and whose rounds hardly depend on it.
 
     The rounds to the target are 12 (1 + 4 / I) for I actors. A run is fast or slow by 20 %, a round learns more or less
-    by 30 %, and durations vary by 10 %.
+    by 30 %, and durations vary by 10 %. If what a run takes is `unrelated` to the decisions, it has another number of
+    actors than is decided.
     """
     random, key = np.random.default_rng([seed, 7]), jax.random.key(seed)
-    speed = np.exp(random.normal(0.0, 0.2))
+    speed, other = np.exp(random.normal(0.0, 0.2)), np.random.default_rng([seed, 8]).integers(1, MOST + 1)
     history: list[dict[str, float]] = []
     seconds, cost, progress, episodes = 0.0, 0.0, 0.0, 0
     while len(history) < 400 and cost <= OBJECTIVE.budget:
-        actors = decide(history, key)
+        decided = decide(history, key)
+        actors = int(other) if unrelated else decided
         sampling, learning = np.array([2.05, 0.39]) * np.exp(random.normal(0.0, 0.1, 2))
         seconds += sampling + learning
         cost += 9e-4 * learning + 2.2e-5 * sampling * actors
@@ -43,7 +45,7 @@ def run(decide: Decide, seed: int) -> History:
                 "episodes": episodes,
                 "episode_return": episode_return,
                 "round_return": episode_return + random.normal(0.0, 10.0),
-                "actors": actors,
+                "actors": decided,
                 "actor_seconds": sampling,
                 "learner_seconds": learning,
                 "loss": 0.5,
@@ -55,12 +57,17 @@ def run(decide: Decide, seed: int) -> History:
     return history
 
 
-def play(scheduler: Learned, seeds: Sequence[int]) -> list[History]:
+def play(scheduler: Learned, seeds: Sequence[int], *, unrelated: bool = False) -> list[History]:
     def decide(history: History, key: jax.Array) -> int:
         states = states_of(rounds_of(history, OBJECTIVE.sheet), budget=OBJECTIVE.budget)
         return scheduler.decide(states, most=MOST, key=key)
 
-    return [run(decide, seed) for seed in seeds]
+    return [run(decide, seed, unrelated=unrelated) for seed in seeds]
+
+
+def play_unrelated(scheduler: Learned, seeds: Sequence[int]) -> list[History]:
+    """Only the runs that choose a version take what was decided."""
+    return play(scheduler, seeds, unrelated=not set(seeds) <= set(HELD_OUT))
 
 
 def cost(histories: Sequence[History]) -> float:
@@ -72,14 +79,24 @@ def always(actors: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("hold", "together", "width"), [(1, 2, 0.0), (2**20, 8, 0.0), (2**20, 8, 0.25)])
-def test_the_gap_is_closed_within_a_hundred_episodes(hold: int, together: int, width: float) -> None:
-    """At least 70 % of it, on seeds that neither training nor the choice of a version has seen."""
+@pytest.mark.parametrize(
+    ("hold", "together", "width", "least"), [(1, 2, 0.0, 0.8), (2**20, 8, 0.0, 0.9), (2**20, 8, 0.25, 0.9)]
+)
+def test_the_gap_is_closed_within_a_hundred_episodes(hold: int, together: int, width: float, least: float) -> None:
+    """On seeds that neither training nor the choice of a version has seen.
+
+    At least 70 % is wanted. An untrained scheduler closes 58 %, and one whose runs tell nothing less than `least`.
+    """
     everyone, best = always(MOST), min(always(actors) for actors in (4, 6, 8, 10, 12, 16))
     assert best < 0.6 * everyone
     start = Learned.untrained(most=MOST, seed=0, hold=hold, width=width)
-    learned = train_scheduler(
-        start, play, OBJECTIVE, episodes=100, together=together, seed=1000, held_out=HELD_OUT, every=3
+
+    def closed(scheduler: Learned) -> float:
+        return (everyone - cost(play(scheduler, REPORTED))) / (everyone - best)
+
+    learned, misled = (
+        train_scheduler(start, of, OBJECTIVE, episodes=100, together=together, seed=1000, held_out=HELD_OUT, every=3)
+        for of in (play, play_unrelated)
     )
-    assert (everyone - cost(play(start, REPORTED))) / (everyone - best) < 0.7
-    assert (everyone - cost(play(learned, REPORTED))) / (everyone - best) >= 0.7
+    assert closed(start) < 0.7
+    assert closed(misled) < least <= closed(learned)

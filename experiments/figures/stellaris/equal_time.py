@@ -16,8 +16,9 @@ Registered on 2026-11-30, before their first run: fourteen more seeds of Hopper-
 `docs/results.md` asks. From the variation of the first ten seeds, 24 seeds show a ratio of 1.2 between Stellaris and
 synchronous PPO in the mean return over the 60 seconds with a power of 0.8. Four systems run, in this order: synchronous
 PPO, Stellaris with IMPACT's loss, asynchronous actors with one PPO learner, and Stellaris with PPO's loss. First
-outcome: the ratio of mean returns, paired by seed, of all 24 seeds, whose number follows from the variation and not from
-the ratios seen; beside it the ratio of the fourteen new seeds alone. Second outcome: the return at the end. Questions:
+outcome: the ratio of mean returns, paired by seed, of all 24 seeds, whose number follows from the variation and not
+from the ratios seen; beside it the ratio of the fourteen new seeds alone. Second outcome: the return at the end.
+Questions:
 
 4. Is Stellaris, with either loss, behind synchronous PPO?
 5. Are asynchronous actors with one PPO learner ahead of synchronous PPO?

@@ -3,13 +3,14 @@
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 
 from experiments.figures.minionsrl import training
 from experiments.figures.minionsrl.ceiling import TESTBEDS, Schedule
 from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
 from experiments.tasks import minionsrl
-from experiments.toolkit.statistics import Estimate, estimate
+from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
@@ -162,7 +163,8 @@ def counted() -> Table:
     """Returns what trained schedulers take of Max's time and cost, without the failed runs and with all runs.
 
     A run whose budget ended before the target counts as it was played on without a budget. If it was not, it counts at
-    the time and at the cost at which it ended, so that the ratio of all runs is a lower bound.
+    the time and at the cost at which it ended, so that the ratio of all runs is a lower bound, and their share of a gap
+    an upper one.
     """
     lines = []
     for place in _SHOWN:
@@ -175,20 +177,57 @@ def counted() -> Table:
                 **exceeding.get((environment, testbed, name), {}),
                 **runs.get((environment, testbed, f"{name}{training.PLAYED_ON}"), {}),
             }
-            everyone = runs[environment, testbed, str(training.ALL)]
-            reached = [(run, everyone[seed]) for seed, run in of.items() if run.reached]
-            every = [(run if run.reached else on.get(seed, run), everyone[seed]) for seed, run in of.items()]
-            at_least = "" if all(run.reached for run, _ in every) else "at least "
-            ratios = (
-                f"{said}{estimate([run.spent[column] / other.spent[column] for run, other in several]):.2f}"
-                for column in (0, 1)
-                for said, several in (("", reached), (at_least, every))
-            )
+            own = {other: seeds for (*where, other), seeds in runs.items() if where == [environment, testbed]}
             label = f"{environment}, {minionsrl.label(testbed)}"
-            lines.append((label, name, f"{len(reached)} of {len(of)}", *ratios))
+            lines.append((label, name, *_numbers(of, on, own)))
     relative = (f"{spent} / Max's, {which}" for spent in ("s", "USD") for which in ("of these", "of all"))
-    headings = ("", "scheduler", "reached", *relative)
+    headings = ("", "scheduler", "reached", *relative, "share of the gap in s", "share in USD")
     return Table(headings, lines, left=headings[1:2])
+
+
+_BySeed = Mapping[int, training.Run]
+
+
+def _numbers(of: _BySeed, on: _BySeed, schedules: Mapping[str, _BySeed]) -> Sequence[str]:
+    """Returns the numbers of a trained scheduler.
+
+    Args:
+      of: its runs.
+      on: those that failed, as they were played on.
+      schedules: the runs of all schedules of its testbed by name, all actors and fixed numbers among them.
+    """
+    everyone = schedules[str(training.ALL)]
+    reached = [(run, everyone[seed]) for seed, run in of.items() if run.reached]
+    every = {seed: run if run.reached else on.get(seed, run) for seed, run in of.items()}
+    pairs = [(run, everyone[seed]) for seed, run in every.items()]
+    at_least, at_most = ("", "") if all(run.reached for run in every.values()) else ("at least ", "at most ")
+    ratios = (
+        f"{said}{estimate([run.spent[column] / other.spent[column] for run, other in several]):.2f}"
+        for column in (0, 1)
+        for said, several in (("", reached), (at_least, pairs))
+    )
+    fixed = [seeds for name, seeds in schedules.items() if name.isdigit()]
+    shares = (_share(every, everyone, fixed, column) for column in (0, 1))
+    return (f"{len(reached)} of {len(of)}", *ratios, *(f"{at_most}{share:.2f}" if share else "" for share in shares))
+
+
+def _share(every: _BySeed, everyone: _BySeed, fixed: Sequence[_BySeed], column: int) -> Estimate | None:
+    """Returns the share that runs close of the gap between all actors and the best fixed number, in time or cost.
+
+    As in `outcomes.closed`: what a run spares, divided by the interquartile mean of what the fixed number with the
+    least median on these seeds spares. Returns None if no fixed number spares anything.
+    """
+
+    def spent(run: training.Run) -> float:
+        return run.spent[column] if run.reached else math.inf
+
+    best = min(fixed, key=lambda of: median(map(spent, of.values())))
+    gap = interquartile_mean([spent(run) - spent(best[seed]) for seed, run in everyone.items()])
+    return (
+        estimate([(spent(everyone[seed]) - run.spent[column]) / gap for seed, run in every.items()])
+        if gap > 0
+        else None
+    )
 
 
 def _runs(

@@ -15,7 +15,7 @@ def sweep(study: str, default: str, baseline: str = "synchronous") -> Table:
     """Returns the ratios of Stellaris to a baseline by assumption, paired by seed, with 95 % intervals.
 
     The baseline waits for all of its actors, so it computes the same under every assumption, up to the order in which
-    fragments arrive: its returns are pooled over the assumptions.
+    fragments arrive. Where it was not timed anew but ran under each, its returns are pooled over the assumptions.
 
     Args:
       study: the study's folder under the results.

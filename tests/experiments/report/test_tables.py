@@ -174,7 +174,10 @@ def test_failed_runs_count_as_they_were_played_on(files, monkeypatch):
     names = ("virtual_seconds", "cost_pay_per_use", "seconds_to_target")
     every = [
         {**same, "schedule": name, "seed": seed} | dict(zip(names, ended, strict=True))
-        for name, of in (("32", [(100, 0.04, 100)] * 4), ("learned, for time", learned))
+        for name, of in (
+            *(("32", [(100, 0.04, 100)] * 4), ("16", [(110, 0.03, 110)] * 4)),
+            ("learned, for time", learned),
+        )
         for seed, ended in enumerate(of)
     ]
     files("it/runs.csv", *every)
@@ -182,11 +185,12 @@ def test_failed_runs_count_as_they_were_played_on(files, monkeypatch):
     assert row[1:3] == ("learned, for time", "2 of 4")
     assert row[3:5] == ("0.85 (0.80 to 0.90)", "at least 1.05 (0.80 to 1.50)")
     assert row[5:7] == ("0.60 (0.50 to 0.70)", "at least 0.75 (0.50 to 0.90)")
+    assert row[7:] == ("", "at most 1.00 (0.40 to 2.00)")  # of 0.01 USD; 16 actors are not faster
     monkeypatch.setattr(minionsrl, "_PLAYED_ON", {"it": ("on",)})
     on = {**same, "schedule": "learned, for time, played on", "seed": 3}
     files("on/runs.csv", on | dict(zip(names, (200, 0.048, 200), strict=True)))
     assert minionsrl.counted().rows == [
-        (*row[:4], "1.05 (0.80 to 2.00)", row[5], "0.75 (0.50 to 1.20)"),
+        (*row[:4], "1.05 (0.80 to 2.00)", row[5], "0.75 (0.50 to 1.20)", "", "1.00 (-0.80 to 2.00)"),
     ]
 
 

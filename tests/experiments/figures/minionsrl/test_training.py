@@ -179,7 +179,9 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
         "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
     }
-    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(map(len, (*training.BEST.values(), *training.NEXT.values())))
+    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(
+        map(len, (*training.BEST.values(), *training.NEXT.values()))
+    )
     assert len(costs) == every + 4
     assert costs["authors: learned, for time, played on"] == np.inf
 
