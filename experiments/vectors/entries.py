@@ -37,10 +37,14 @@ class Entry:
         scenes = [*self.scenes]
         if self.scenes is PLAIN:
             scenes += [scene for scene in (*MASKED, *PACKED) if scene.optional and scene.optional <= {*self.optional}]
-        # A scene that returns has another seed and other settings.
+        # A scene that returns has another seed and other settings. Scenes with a mask or a segment have all settings,
+        # because an implementation may overlook the mask in one of them.
         for number in range(max(CALLS, len(scenes))):
             seed, place = divmod(number, len(scenes))
             yield self._call(scenes[place], seed, self.settings[(number + seed) % len(self.settings)])
+        for place, scene in enumerate(scenes):
+            for others in range(1, len(self.settings) if scene.optional else 1):
+                yield self._call(scene, 0, self.settings[(place + others) % len(self.settings)])
 
     def _call(
         self, scene: Any, seed: int, settings: Mapping[str, Any]

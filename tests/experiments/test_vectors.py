@@ -101,3 +101,48 @@ def _arguments(path: Path) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     return parser.parse_args(["--out", str(path)])
+
+
+# ---- wrong implementations, which the cases must not pass ------------------------------------------------------------
+
+
+def _mean_of_all(log_ratio, valid=True, over="sum"):
+    """`sequence_log_ratio` whose mean is that of all steps, padding included."""
+    return np.where(valid, log_ratio, 0.0).sum(axis=0) / (max(len(log_ratio), 1) if over == "mean" else 1)
+
+
+def _sequences_of_all(loss, valid=True, over="steps", length=1.0):
+    """`reduce_loss` whose mean over a sequence is that of all of its steps."""
+    valid = np.broadcast_to(valid, loss.shape)
+    kept = np.where(valid, loss, 0.0)
+    sequences = max(valid.any(axis=0).sum(), 1)
+    if over == "sequences":
+        return kept.sum() / max(len(loss), 1) / sequences
+    return kept.sum() / max(valid.sum(), 1) if over == "steps" else kept.sum() / length / sequences
+
+
+def _jumping_gae(reward, discount, value, valid=True, lambda_=0.95):
+    """`gae` whose trace jumps over invalid steps."""
+    valid = np.broadcast_to(valid, reward.shape)
+    advantage, ahead = np.zeros_like(reward), np.zeros(reward.shape[1:])
+    for t in reversed(range(len(reward))):
+        delta = reward[t] + discount[t] * value[t + 1] - value[t]
+        ahead = np.where(valid[t], delta + discount[t] * lambda_ * ahead, ahead)
+        advantage[t] = np.where(valid[t], ahead, 0.0)
+    return advantage
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("sequence_log_ratio", _mean_of_all), ("reduce_loss", _sequences_of_all), ("gae", _jumping_gae)],
+)
+def test_a_mistake_about_the_mask_is_found(name: str, wrong) -> None:
+    """It agrees where all steps are valid, so that it is no other mistake."""
+    found = {True: [], False: []}
+    for case in COMMITTED[name]:
+        if "segment" not in case.inputs:
+            result, expected = wrong(**case.inputs, **case.settings), case.outputs["result"]
+            assert np.shape(result) == expected.shape
+            found["valid" in case.inputs].append(np.allclose(result, expected, rtol=1e-6, atol=1e-9))
+    assert all(found[False])
+    assert not all(found[True])
