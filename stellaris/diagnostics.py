@@ -273,8 +273,9 @@ def ratio_report(
 
     ratio = importance_ratio(wide)
     weight_mean = mean(ratio)
+    unknown = jnp.any(there & jnp.isnan(wide))  # in the order of floats NaN is above infinity, where it would hide
     return RatioReport(
-        log_quantiles=order_statistics.quantiles(wide, there, at),
+        log_quantiles=jnp.where(unknown, jnp.nan, order_statistics.quantiles(wide, there, at)),
         effective_sample_fraction=effective_sample_fraction(wide, valid=there),
         count=count,
         **{name: mean(approximate_kl(wide, estimator=k)) for name, k in (("kl", "k3"), ("k1", "k1"), ("k2", "k2"))},
@@ -315,6 +316,7 @@ def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *ba
       as its oldest version.
 
     Raises:
+      TypeError: if `version` holds no integers.
       ValueError: if the shapes differ, or a version is beyond int32.
 
     Source:
@@ -325,6 +327,7 @@ def version_span(version: Int[Array, "T *batch"], *, valid: Shaped[Array, "T *ba
       >>> version_span(jnp.array([3, 3, 5, 0]), valid=jnp.array([True, True, True, False]))
       VersionSpan(mean=Array(3.6666667, dtype=float32), oldest=Array(3, dtype=int32))
     """
+    checks.integers(version=version)
     checks.same_shape(version, "version", valid=valid)
     checks.int32(version=version)
     version, valid = jnp.asarray(version, jnp.int32), checks.mask(valid, version)

@@ -40,10 +40,10 @@ def reduce_loss(
       length: the fixed length, positive, such as the longest answer allowed; needed over `"length"` only.
 
     Returns:
-      A scalar in float32 at least; 0 without a valid step, and NaN where a `segment` is out of range. Under `jit` with
-      sharded arrays it is the reduction of the global batch. For a batch in parts (microbatches, or devices under
-      `shard_map`) weight each part's result by its share of the batch's valid steps or, over `"sequences"` and
-      `"length"`, of its sequences: a plain mean of the parts' means is another loss.
+      A scalar in float32 at least; 0 without a valid step, and NaN if the `segment` of a valid step is out of range.
+      Under `jit` with sharded arrays it is the reduction of the global batch. For a batch in parts (microbatches, or
+      devices under `shard_map`) weight each part's result by its share of the batch's valid steps or, over
+      `"sequences"` and `"length"`, of its sequences: a plain mean of the parts' means is another loss.
 
     Raises:
       TypeError: if `loss` holds integers, `segment` does not, or `length` is not a number.
@@ -64,7 +64,7 @@ def reduce_loss(
       >>> float(reduce_loss(loss, valid=valid, over="length", length=7.0))  # (3 / 7 + 4 / 7) / 2
       0.5
     """
-    check_sequences("loss", loss, valid, segment)
+    segment = check_sequences("loss", loss, valid, segment)
     if over not in ("steps", "sequences", "length"):
         raise ValueError(f"over={over!r} is not 'steps', 'sequences' or 'length'")
     if (length is None) == (over == "length"):

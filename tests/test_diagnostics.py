@@ -483,3 +483,17 @@ def test_cosine_under_vmap_and_in_half_precision():
 def test_cosine_errors(first, second, error, message):
     with pytest.raises(error, match=message):
         gradient_cosine(first, second)
+
+
+def test_a_nan_shows_in_the_quantiles():
+    """At a valid step; in the order of floats it is above infinity, so that it would show in the greatest alone."""
+    report = ratio_report(jnp.array([0.1, jnp.nan, 0.3]), quantiles=(0.0, 0.5, 1.0))
+    assert np.isnan(report.quantiles).all()
+    masked = ratio_report(jnp.array([0.1, jnp.nan, 0.3]), valid=jnp.array([1, 0, 1]), quantiles=(0.0, 1.0))
+    np.testing.assert_allclose(masked.quantiles, np.exp([0.1, 0.3]), rtol=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_versions_are_whole_numbers():
+    with pytest.raises(TypeError, match=r"^version has dtype float32: expected integers"):
+        version_span(jnp.array([3.7, 3.2]), valid=jnp.array([True, True]))

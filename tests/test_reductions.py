@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from stellaris import reduce_loss
+from stellaris import ppo_loss, reduce_loss, sequence_log_ratio
 from tests.close import close
 
 
@@ -114,3 +114,21 @@ def test_errors(changed, error, message, unchecked):
     """Each names the argument, its value and the remedy."""
     with pytest.raises(error, match=message):
         reduce_loss(**({"loss": jnp.zeros(2)} | changed))
+
+
+@pytest.mark.parametrize("over", ["steps", "sequences"])
+def test_the_segment_of_an_invalid_step_does_not_matter(over):
+    """Padding is often numbered -1. It changes neither a value nor a gradient, also behind a log-ratio of sequences."""
+    valid, steps = jnp.array([True, True, True, True, False]), jnp.array([0.1, 0.4, -0.2, 0.3, jnp.nan])
+
+    def loss(steps, segment):
+        ratio = sequence_log_ratio(steps, valid=valid, segment=segment, over="mean")
+        return reduce_loss(ppo_loss(ratio, jnp.ones(5)), valid=valid, segment=segment, over=over)
+
+    found = [jax.value_and_grad(loss)(steps, jnp.array([0, 0, 1, 1, padding])) for padding in (1, -1, 99)]
+    for value, gradient in found:
+        assert value == found[0][0]
+        assert np.isfinite(value)
+        np.testing.assert_array_equal(gradient[:4], found[0][1][:4])
+        assert np.isfinite(gradient[:4]).all()
+    assert np.isnan(loss(steps, jnp.array([0, 0, 1, -1, 1])))  # a valid step's

@@ -111,7 +111,7 @@ class Update(NamedTuple):
     gradient: Tree
     scale: Float[JaxArray, "*n"]  #: factor on the optimizer's step, not on the gradient.
     count: Int[JaxArray, ""]  # type: ignore[assignment]  #: gradients in the group.
-    staleness: Int[JaxArray, "capacity"]  #: staleness of each gradient, oldest first; -1 beyond `count`.
+    staleness: Int[JaxArray, "capacity"]  #: of each gradient, oldest first, at least 0; -1 beyond `count`.
     dropped: Int[JaxArray, ""] | int = 0  #: gradients removed from the queue without being applied.
 
 
@@ -318,7 +318,8 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
 def _oldest(state: AggregatorState, n: Any, clock: Any) -> tuple[jax.Array, jax.Array]:
     """The number of gradients to take, and their staleness, oldest first; -1 beyond them."""
     n = jnp.minimum(state.count, n).astype(jnp.int32)
-    return n, jnp.where(jnp.arange(state.capacity) < n, staleness(state, clock), -1)
+    # A version above the clock counts as fresh. Its negative staleness would look like an empty slot's.
+    return n, jnp.where(jnp.arange(state.capacity) < n, jnp.maximum(staleness(state, clock), 0), -1)
 
 
 @functools.partial(jax.jit, inline=True, static_argnums=3)

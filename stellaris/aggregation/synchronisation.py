@@ -123,8 +123,8 @@ class _StaleSynchronous(Queueing):
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.capacity, memory=jnp.zeros(self.learners, jnp.int32))
 
-    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
-        _check_learner(learner, self.learners)
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = None) -> AggregatorState:
+        learner = _numbered(learner, self.learners)
         accepted = state.count < state.capacity
         # A restored state may hold NumPy's arrays.
         pushes = jnp.asarray(state.memory).at[learner].add(accepted.astype(jnp.int32))
@@ -258,8 +258,8 @@ class _Synchronous(Queueing):
     def init(self, gradient_like: Tree) -> AggregatorState:
         return gradient_queue.empty(gradient_like, self.group_size, memory=jnp.full(self.group_size, -1, jnp.int32))
 
-    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = 0) -> AggregatorState:
-        _check_learner(learner, self.group_size)
+    def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = None) -> AggregatorState:
+        learner = _numbered(learner, self.group_size)
         checks.int32(version=version)
         accepted = state.count < self.group_size
         memory = jnp.asarray(state.memory)  # a restored state may hold NumPy's arrays
@@ -307,6 +307,15 @@ def synchronous(group_size: int) -> Aggregator:
       False
     """
     return _Synchronous(group_size)
+
+
+def _numbered(learner: Any, learners: int) -> Any:
+    """Returns the number of the learner that pushes a gradient; it may be left out if there is only one learner."""
+    if learner is None and learners > 1:
+        raise TypeError(f"learner=None: pass the number of the learner that computed the gradient, 0 to {learners - 1}")
+    learner = 0 if learner is None else learner
+    _check_learner(learner, learners)
+    return learner
 
 
 def _check_learner(learner: Any, learners: int) -> None:

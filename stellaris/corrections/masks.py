@@ -256,7 +256,7 @@ def total_variation_mask(
       >>> total_variation_mask(log_ratio, jnp.ones((2, 2)), max_distance=0.2).tolist()
       [[False, True], [True, True]]
     """
-    check_sequences("log_ratio", log_ratio, valid, segment)
+    segment = check_sequences("log_ratio", log_ratio, valid, segment)
     checks.floats(advantage=advantage)
     checks.same_shape(log_ratio, "log_ratio", advantage=advantage)
     checks.not_negative(max_distance=max_distance)

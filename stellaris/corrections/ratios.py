@@ -78,7 +78,7 @@ def sequence_log_ratio(
     Returns:
       `[...]`, one log-ratio per sequence, in float32 at least; 0 for a sequence without a valid step. It broadcasts to
       `[T, ...]`. With `segment`, `[T, ...]`: at every step, valid or not, the log-ratio of the step's sequence, and NaN
-      where `segment` is out of range.
+      where the `segment` of a valid step is out of range.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `segment` does not.
@@ -96,7 +96,7 @@ def sequence_log_ratio(
       >>> print(sequence_log_ratio(log_ratio, valid=valid, segment=jnp.array([0, 0, 1, 1]), over="mean"))
       [0.125 0.125 1.    1.   ]
     """
-    check_sequences("log_ratio", log_ratio, valid, segment)
+    segment = check_sequences("log_ratio", log_ratio, valid, segment)
     if over not in ("sum", "mean"):
         raise ValueError(f"over={over!r} is neither 'sum' nor 'mean'")
     # Sums are in float32 at least, because a long sum loses digits in narrower types, and a mean close to 0 needs every
@@ -108,15 +108,23 @@ def sequence_log_ratio(
     return total if over == "sum" else total / jnp.maximum(add_up(there.astype(jnp.int32)), 1).astype(total.dtype)
 
 
-def check_sequences(name: str, steps: Array, valid: Array | None, segment: Array | None) -> None:
-    """Raises unless the argument named `name` holds floats on a time axis, and the others fit it."""
+def check_sequences(name: str, steps: Array, valid: Array | None, segment: Array | None) -> jax.Array | None:
+    """Raises unless the argument named `name` holds floats on a time axis, and the others fit it.
+
+    Returns the segments. An invalid step whose segment is out of range, such as -1, is counted to segment 0: nothing is
+    summed over it, and a NaN there would become a NaN in the gradients of valid steps.
+    """
     checks.floats(**{name: steps})
     checks.same_shape(steps, name, valid=valid, segment=segment)
     if jnp.ndim(steps) < 1:
         raise ValueError(f"{name} has shape (): expected [T, ...]")
-    if segment is not None:
-        checks.integers(segment=segment)
-        checks.int32(segment=segment)
+    if segment is None:
+        return None
+    checks.integers(segment=segment)
+    checks.int32(segment=segment)
+    numbers = jnp.asarray(segment, jnp.int32)
+    outside = (numbers < 0) | (numbers >= len(numbers))
+    return numbers if valid is None else jnp.where(outside & ~checks.mask(valid, numbers), 0, numbers)
 
 
 def step_totals(x: jax.Array, segment: Any) -> jax.Array:
@@ -129,7 +137,6 @@ def totals(x: jax.Array, segment: Any) -> jax.Array:
     if segment is None:
         return jnp.sum(x, axis=0)
     steps = x.shape[0]
-    segment = jnp.asarray(segment, jnp.int32)
     known = (segment >= 0) & (segment < steps)  # any other number would address another column
     within = jnp.clip(segment, 0, steps - 1).reshape(steps, math.prod(x.shape[1:]))
     # Sums of adjacent columns are adjacent, as in the arrays: sums far apart would evict each other from the cache.

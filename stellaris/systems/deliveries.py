@@ -4,9 +4,11 @@ import math
 from dataclasses import dataclass, field
 
 from stellaris.runtime.contract import Platform
-from stellaris.runtime.endings import RETRIABLE
+from stellaris.runtime.endings import ENDINGS, RETRIABLE
 from stellaris.runtime.functions import Invocation
 from stellaris.runtime.state.registry import register_value
+
+_CANCELLED = ENDINGS.index("cancelled")
 
 
 @register_value
@@ -96,3 +98,10 @@ class Deliveries:
                     self.platform.cancel(again)
                 return done
         return None
+
+    @property
+    def outstanding(self) -> bool:
+        """Whether a completion may still come: whether an invocation that was not cancelled is unhandled."""
+        calls = self.platform.trace.invocations()
+        open_ = calls.number[(calls.number >= self.handled.floor) & (calls.ending != _CANCELLED)]
+        return any(number not in self.handled for number in open_.tolist())

@@ -170,11 +170,12 @@ class Session:
         if not self.rounds.under_way and not self._may_continue(loop):
             return None
         done = self._deliveries.next(until=self.progress.budget.seconds)
-        # Once the budget's time is up, None ends the run. Before that, None means that no invocation is pending.
-        if done is None and self.platform.now < self.progress.budget.seconds:
+        # Once the budget's time is up, None ends the run, unless nothing was pending, so that the time passed in vain.
+        if done is None and (self.platform.now < self.progress.budget.seconds or not self._deliveries.outstanding):
+            last = max((time for time in self.platform.trace.invocations().ended.tolist() if time >= 0), default=0.0)
             raise RuntimeError(
-                f"deadlock at {self.platform.now:.6g} s: no invocation is pending, but the budget is not used up; "
-                "check that the aggregator does not expect more learners than exist"
+                f"deadlock at {last:.6g} s: no invocation is pending, but the budget is not used up; check that a "
+                "batch does not wait for more actors, or the aggregator for more learners, than exist"
             )
         return done
 

@@ -11,7 +11,15 @@ import numpy as np
 import optax
 import pytest
 
-from stellaris import apply_update, staleness_aware, staleness_weight
+from stellaris import (
+    apply_update,
+    fully_asynchronous,
+    scale_by_staleness,
+    stale_synchronous,
+    staleness_aware,
+    staleness_weight,
+    synchronous,
+)
 from stellaris.aggregation import gradient_queue
 from tests.aggregation.aggregators import (
     CASES,
@@ -302,7 +310,7 @@ def test_versions_and_clocks_beyond_int32(name, number, unchecked):
     """An error, not the version to which JAX wraps them, wherever they are used."""
     aggregator, state = CASES[name].aggregator, filled(CASES[name].aggregator, (0,))
     with pytest.raises(ValueError, match=rf"^version={number} does not fit into int32"):
-        aggregator.push(state, gradient(1), number)
+        aggregator.push(state, gradient(1), number, learner=0)
     with pytest.raises(ValueError, match=rf"^clock={number} does not fit into int32"):
         aggregator.pop(state, number, 0)
     for call, arguments, users in (
@@ -328,12 +336,41 @@ def test_errors_at_a_push(name, wrap):
         (good | {"b": np.ones(1, np.float32)}, r"gradient\['b'\] has shape \(1,\): expected \(\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            push(state, bad, 0)
+            push(state, bad, 0, learner=0)
     with pytest.raises(TypeError, match=r"version=.* has dtype float32: expected a whole number"):
-        push(state, good, 0.5)
+        push(state, good, 0.5, learner=0)
     for leaf, dtype in ((np.ones(2, np.int32), "int32"), (np.ones(2, bool), "bool")):
         with pytest.raises(TypeError, match=rf"gradient_like\['w'\] has dtype {dtype}: expected floating point"):
             wrap(aggregator.init)(good | {"w": leaf})
+
+
+@pytest.mark.parametrize("aggregator", [synchronous(2), stale_synchronous(1, learners=2)])
+def test_a_learner_is_not_assumed(aggregator):
+    """Two gradients without a learner's number would count as those of one learner; a single learner needs none."""
+    state = aggregator.init(LIKE)
+    with pytest.raises(
+        TypeError, match=r"^learner=None: pass the number of the learner that computed the gradient, 0 to 1"
+    ):
+        aggregator.push(state, gradient(1), 0)
+    for alone in (synchronous(1), stale_synchronous(1, learners=1, capacity=2)):
+        assert alone.push(alone.init(LIKE), gradient(1), 0).count == 1
+
+
+def test_a_version_above_the_clock_counts_as_fresh():
+    """Also for a step that is scaled by staleness: -1, as of an empty slot, would scale it to nothing."""
+    aggregator = fully_asynchronous(capacity=4)
+    optimizer = optax.chain(optax.scale_by_adam(), scale_by_staleness(), optax.scale(-0.1))
+    ends = []
+    for ahead in (0, 1):
+        params, state = jnp.zeros(1), aggregator.init(jnp.zeros(1))
+        opt_state = optimizer.init(params)
+        for clock in range(5):
+            state = aggregator.push(state, jnp.ones(1), version=clock + ahead)
+            update, state = aggregator.pop(state, clock, 0)
+            assert update.staleness.tolist() == [0, -1, -1, -1]
+            params, opt_state = apply_update(optimizer, update, params, opt_state)
+        ends.append(float(params[0]))
+    assert ends[0] == ends[1] == pytest.approx(-0.5, rel=1e-4)
 
 
 def test_how_gradients_are_combined_is_known():

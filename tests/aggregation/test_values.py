@@ -124,7 +124,7 @@ def outcome(aggregator):
     """Admission of a learner that is ahead, readiness in a late round, and what a group of stale gradients becomes."""
     state = aggregator.init(jnp.zeros(1))
     for number, version in enumerate((0, 3, 7), start=1):
-        state = aggregator.push(state, jnp.full(1, number, float), version)
+        state = aggregator.push(state, jnp.full(1, number, float), version, learner=0)
     update, _ = aggregator.pop(state, 9, 1)
     return aggregator.admit(state, 0, 9), aggregator.ready(state, 9, 1), update.scale, update.gradient, update.dropped
 

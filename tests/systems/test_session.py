@@ -126,6 +126,12 @@ SYNCHRONOUS = Synchronous(tiny.PPO_CONFIG)
     ("start", "error", "message"),
     [
         (long(Waiting()), RuntimeError, "deadlock at 0 s: no invocation is pending, but the budget is not used up"),
+        # Time alone does not end a deadlock: nothing happens until the budget's end.
+        (
+            lambda: tiny.run(Waiting(), tiny.deployment(), workload=ONE_ACTOR, budget=Budget(seconds=9.0)),
+            RuntimeError,
+            "deadlock at 0 s: no invocation is pending, but .*; check that a batch does not wait for more actors",
+        ),
         (long(Sampling(functions=("judge",))), LookupError, "function 'judge' is not deployed: the platform has"),
         (
             long(SYNCHRONOUS, REFRESHING, keep_alive=0.0, queueing=Constant(0.01)),

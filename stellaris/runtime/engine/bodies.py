@@ -56,6 +56,10 @@ class BodyRunner(ABC):
     def start_batches(self) -> None:  # noqa: B027, most platforms have nothing to do here
         """Starts bodies that were held back to share a call; called once no other body starts at this instant."""
 
+    def inside(self) -> bool:
+        """Whether the calling thread runs a body of this platform; False if bodies run in other processes."""
+        return False
+
     def returned(self, call: Call) -> float:
         """Returns the seconds that a call takes on top of its drawn duration; called after `on_done`."""
         return 0.0

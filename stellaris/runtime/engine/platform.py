@@ -111,6 +111,7 @@ class EnginePlatform(Platform):
         tag: Any = None,
     ) -> Invocation:
         pool = arguments.deployed(name, self._life.pools)
+        self._check_outside("invoke")
         if not 0 <= work < math.inf:
             raise ValueError(f"function {name!r}: work={work} is negative or not finite: give a factor of 0 or more")
         if at is not None:
@@ -174,7 +175,17 @@ class EnginePlatform(Platform):
         # NaN is refused, because it compares false with every time, as if there were no bound.
         if math.isnan(until):
             raise ValueError(f"until={until} is not a number: give an instant in seconds, or math.inf")
+        self._check_outside("next_completion")
         return self._time.next(until)
+
+    def _check_outside(self, method: str) -> None:
+        # Bodies run on threads, at real times that differ from run to run: an invocation by a body would have a virtual
+        # time by chance, possibly before the body's own end.
+        if self._bodies.inside():
+            raise RuntimeError(
+                f"{method}() by a body: only the loop that runs the platform may call it; return from the body what to "
+                "invoke, and let the loop invoke it once the body has completed"
+            )
 
     def bill(self, prices: PriceSheet) -> Bill:
         return self._meters.bill(prices, until=self.now)

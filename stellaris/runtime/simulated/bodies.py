@@ -55,6 +55,7 @@ class Bodies(BodyRunner):
         self._hang_after = hang_after
         self._root_key: jax.Array | None = None  # made for the first body, because making a key starts JAX
         self._hung = False  # whether a body was ever given up on
+        self._here = threading.local()  # its `body` is True while the thread runs a body of this platform
         self._open: dict[Any, _Batch] = {}  # batches that can still be joined, by their shared callable
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
 
@@ -83,11 +84,32 @@ class Bodies(BodyRunner):
             context = self._context(call)
             arguments = call.resolved
             done = None if on_done is None else lambda: on_done(call)
-            task = Task(lambda: [run_body(program, context, arguments)], done)
+            task = Task(lambda: [self._run(program, context, arguments)], done)
             call.task = (task, 0)
             self._threads.submit(task)
         else:
             call.task = _LATER
+
+    def inside(self) -> bool:
+        """Whether the calling thread runs one of these bodies."""
+        inside: bool = getattr(self._here, "body", False)
+        return inside
+
+    def _run(self, program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
+        self._here.body = True
+        try:
+            return run_body(program, context, arguments)
+        finally:
+            self._here.body = False
+
+    def _run_batch(
+        self, programs: list[Function], contexts: list[BodyContext], arguments: list[tuple[Any, ...]]
+    ) -> list[Outcome]:
+        self._here.body = True
+        try:
+            return run_batch(programs, contexts, arguments)
+        finally:
+            self._here.body = False
 
     def start_batches(self) -> None:
         """Runs the open batches; called on the wall clock when nothing else starts at this instant."""
@@ -104,9 +126,9 @@ class Bodies(BodyRunner):
             self._run_open(program.batched)
         if call.task is _LATER:
             if call.number % _TIMED:
-                return run_body(program, self._context(call), call.resolved)
+                return self._run(program, self._context(call), call.resolved)
             began = time.perf_counter()
-            outcome = run_body(program, self._context(call), call.resolved)
+            outcome = self._run(program, self._context(call), call.resolved)
             self._note(program, time.perf_counter() - began)
             return outcome
         task: Task = call.task[0]
@@ -133,7 +155,7 @@ class Bodies(BodyRunner):
         arguments = call.resolved
 
         def work() -> Sequence[Outcome]:
-            value, error = run_body(program, context, arguments)
+            value, error = self._run(program, context, arguments)
             # JAX returns before an array is computed, and the time of computing it belongs to the body.
             return [(jax.block_until_ready(value), error)]  # type: ignore[no-untyped-call]
 
@@ -213,7 +235,7 @@ class Bodies(BodyRunner):
                 for call in calls:
                     on_done(call)
 
-        task = Task(lambda: run_batch(programs, contexts, arguments), all_done, size=len(calls))
+        task = Task(lambda: self._run_batch(programs, contexts, arguments), all_done, size=len(calls))
         for place, call in enumerate(calls):
             call.task = (task, place)
         self._threads.submit(task)

@@ -181,3 +181,31 @@ def test_a_body_that_hangs_on_the_wall_clock_delays_no_other(blocked, timeout):
         first, second = drain(platform)
         assert (first.number, first.result()) == (1, "fine")
         assert (second.number, second.status) == (0, "timed_out" if timeout else "hung")
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize("clock", ["virtual", "wall"])
+def test_a_body_cannot_drive_its_platform(threads, clock):
+    """Its invocations would have the time at which its thread happens to run; another platform's it may drive."""
+    deployed = {name: FunctionSpec(Constant(0.001)) for name in ("outer", "inner")}
+    with SimulatedPlatform(deployed, threads=threads, clock=clock) as platform:
+
+        def own(context, method):
+            return platform.invoke("inner", own) if method == "invoke" else platform.next_completion()
+
+        def another(context):
+            with SimulatedPlatform(deployed) as other:
+                other.invoke("inner", lambda context: 7)
+                return other.next_completion().result()
+
+        for method in ("invoke", "next_completion"):
+            for _ in range(12):  # quick bodies run on the calling thread after some runs
+                call = platform.invoke("outer", own, method)
+                assert platform.next_completion() is call
+                with pytest.raises(
+                    FunctionError, match=rf"{method}\(\) by a body: only the loop that runs the platform"
+                ):
+                    call.result()
+        call = platform.invoke("outer", another)
+        assert platform.next_completion().result() == 7
+        assert platform.trace.invocations().names == ("outer",)
