@@ -124,7 +124,7 @@ def vtrace(
 
     With `r_t = exp(log_ratio_t)`, `rho_t = min(r_t, rho_clip, cap_t)` and `c_t = lambda * min(r_t, c_clip)`:
 
-    `target_t = V_t + sum_{k >= t} (prod_{t <= i < k} discount_i c_i) rho_k (r_k + discount_k V_{k+1} - V_k)`,
+    `target_t = V_t + sum_{k >= t} (prod_{t <= i < k} discount_i c_i) rho_k (reward_k + discount_k V_{k+1} - V_k)`,
 
     `advantage_t = min(r_t, pg_rho_clip, cap_t) (reward_t + discount_t V'_{t+1} - V_t)`, where
     `V' = lambda target + (1 - lambda) V`. On-policy this equals `gae` at the same lambda; with `lambda = 1` it is the

@@ -20,8 +20,9 @@ class Aggregator(Protocol):
     """Decides when queued gradients are applied, which of them, and with which weights.
 
     Its methods are five pure functions over a state that holds the queue. All can be jitted; the capacity is static.
-    The argument `clock` is the newest version of the parameters, and `round` is the
-    number of batches that have been made, as for `staleness_threshold`.
+    The argument `clock` is the newest version of the parameters, and `round` is the number of batches that have been
+    made, as for `staleness_threshold`. Only thresholds that decay read it; in a loop without batches it is the number
+    of gradients divided by the number of learners.
 
     The library's functions that make aggregators, such as `staleness_aware`, return frozen dataclasses with the
     settings as fields, so that `dataclasses.replace` changes a setting. They print as the call that makes them.

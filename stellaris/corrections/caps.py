@@ -21,7 +21,9 @@ def global_ratio_cap(log_ratios: Float[Array, "V *batch"], *, rho: Scalar = 1.0)
     Args:
       log_ratios: `[V, ...]` log-ratios `log(pi_j / mu)` of the held policies, including the learner's own policy.
       rho: lower bound of the cap, at least 1. `math.inf` truncates nothing. With one held policy (`V = 1`) nothing is
-        truncated either, because the cap is at least that policy's ratio.
+        truncated either, because the cap is at least that policy's ratio. A held policy that equals the behaviour
+        policy makes the cap `rho`: with 1, and several epochs on a batch, samples whose actions have become more
+        likely then have no gradient.
 
     Returns:
       The caps `[...]`, at least `rho`. No gradient flows through them.

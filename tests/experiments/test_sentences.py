@@ -516,9 +516,12 @@ def test_corrections_on_the_language_task():
     at = {lag: [f"{outcome[method, lag]:.2f}" for method in weights] for lag in (64, 256)}
     between = {lag: f"{min(of)} to {max(of)}" for lag, of in at.items()}
     (mean,) = {f"{outcome[method, 64]:.2f}" for method in others}
+    of = {lag: [f"{outcome[method, lag]:.2f}" for method in ("M2PO", "GRPO")] for lag in (4, 8, 16)}
     assert not missing(
         "docs/corrections.md",
         f"above that clip by {min(gains):.2f} to {max(gains):.2f} in the share of exact answers",
+        f"it has {of[4][0]} against the clip's {of[4][1]} at a lag of 4, {of[8][0]} against {of[8][1]} at 8, and "
+        f"{of[16][0]} against {of[16][1]} at 16.",
         f"at 64 they have {between[64]}, M2PO and TOPR {mean},",
         f"at 256 {between[256]} against {outcome['M2PO', 256]:.2f} and {outcome['TOPR', 256]:.2f};",
     )
