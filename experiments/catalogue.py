@@ -163,6 +163,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         kind="figure",
     ),
     "minionsrl-scheduler": Entry("figures.minionsrl.scheduler", f"{MINIONSRL}, training of the scheduler", {"": "20"}),
+    "minionsrl-numbers": Entry("report.numbers", f"{MINIONSRL}, Figure 6 and Table 2, relative to Max", {"": "1"}),
     "minionsrl-finetuning": Entry("figures.minionsrl.finetuning", f"{MINIONSRL}, Figure 9", {"": "1"}),
     "gear-hopper": Entry(
         "figures.gear.hopper", f"{GEAR}, learning from trajectories", {"smoke": "1", "small": "15"}, kind="figure"

@@ -285,7 +285,7 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
         x, y = (estimate([run.spent[i] for run in there]) for i in range(2))
         # Runs that miss the target or their budget are left out, which flatters the others: the label says how many.
         label = name if len(there) == len(of) else f"{name}: {len(there)} of {len(of)} runs"
-        marker, colour = _style(name, levels)
+        marker, colour = style(name, levels)
         face = "white" if name.endswith(PLAYED_ON) else colour
         fixed = name.isdigit()
         axes.plot(x.middle, y.middle, marker, color=colour, mfc=face, ms=4, label=None if fixed else label)
@@ -308,7 +308,7 @@ def _draw(own: Mapping[str, Sequence[Finished]], axes: Axes, title: str) -> None
 _MARKERS = {minionsrl.ADAPT: "^", minionsrl.AZURE: "v", minionsrl.IMPACT: "P"}
 
 
-def _style(name: str, levels: Iterator[str]) -> tuple[str, str]:
+def style(name: str, levels: Iterator[str]) -> tuple[str, str]:
     """Returns the marker and the colour of a fixed number, of two levels, of a learned scheduler or of a baseline."""
     if name in _MARKERS:
         return _MARKERS[name], minionsrl.STYLES[name][0]

@@ -6,6 +6,8 @@ from experiments.report.tables import minionsrl
 from experiments.report.tables.results import REPLAYED, rows
 from experiments.report.tables.table import Table
 
+#: The folders of the runs at equal time, in the study's folder.
+_EQUAL_TIME = ("", "/HalfCheetah-v4", "/Walker2d-v4", "/Humanoid-v4")
 #: Studies that one row of the table counts together: their folders, their names on the page, and their subject.
 _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
@@ -94,7 +96,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),
     (
-        tuple(f"small/stellaris-equal-time{of}" for of in ("", "/HalfCheetah-v4", "/Walker2d-v4", "/Humanoid-v4")),
+        tuple(f"small/stellaris-equal-time{of}" for of in _EQUAL_TIME),
         "`stellaris-equal-time` on Hopper-v4, HalfCheetah-v4, Walker2d-v4 and Humanoid-v4",
         "[at equal time](results/stellaris.md#at-equal-time)",
     ),

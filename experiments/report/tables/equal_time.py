@@ -15,6 +15,7 @@ _STUDY = "small/stellaris-equal-time"
 _TUNING = {"Hopper-v4": "small/tuning", "CartPole-v1": "small/tuning/cartpole"}
 #: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
 _CONTROL = "asynchronous actors, PPO"
+_FINAL, _MEAN = "final_return", "mean_return"
 _LABELS = {
     "synchronous": "synchronous PPO",
     "asynchronous actors, PPO": "asynchronous actors, one PPO learner",
@@ -29,7 +30,7 @@ _LABELS = {
 def tuned(environment: str) -> Table:
     """Returns the best setting of each system, and the next best, by the mean outcome over the tuning seeds."""
     of = tuning.of(environment)
-    column = "mean_return" if of.over_the_run else "final_return"
+    column = _MEAN if of.over_the_run else _FINAL
     outcome = f"mean return over {of.seconds:g} s" if of.over_the_run else f"return after {of.seconds:g} s"
     groups = runs(_TUNING[environment], environment)
     return _ranked((environment, outcome), of.settings, groups, column)
@@ -39,7 +40,7 @@ def tuned_for_hpc() -> Table:
     """Returns the best setting of Stellaris and of PAR-RL on the HPC testbed, and the next best."""
     groups = runs("small/stellaris-hpc-tuning", "Hopper-v4")
     outcome = f"return after {hpc_tuning.SECONDS:g} s"
-    return _ranked(("960 cores, 16 GPUs", outcome), hpc_tuning.SETTINGS, groups, "final_return")
+    return _ranked(("960 cores, 16 GPUs", outcome), hpc_tuning.SETTINGS, groups, _FINAL)
 
 
 def _ranked(
@@ -80,7 +81,7 @@ def compared(environment: str) -> Table:
     lines = [
         (
             _LABELS[row["system"]],
-            f"{estimated(groups[row['system']], 'final_return'):,.0f}",
+            f"{estimated(groups[row['system']], _FINAL):,.0f}",
             *(rounded(row[column]) for column in ("ratio", "ratio of means")),
             _against(groups[row["system"]], groups[_CONTROL]),
             row["staleness"],
@@ -96,13 +97,34 @@ def compared(environment: str) -> Table:
     return Table(headings if target is None else [*headings, f"USD by use up to {target:g}"], lines)
 
 
+def continued() -> Table:
+    """Returns the mean return over the run of the systems that ran on further seeds of Hopper-v4, and their ratios.
+
+    Ratios are those of all seeds, paired by seed, and beside them those of the further seeds alone.
+    """
+    before, further = runs(_STUDY, "Hopper-v4"), runs(f"{_STUDY}/Hopper-v4-more", "Hopper-v4")
+    together = {name: [*before[name], *rows] for name, rows in further.items()}
+    lines = []
+    for name in (name for name in _LABELS if name in further):
+        ratios = (
+            _against(groups[name], groups[other], column)
+            for other, column in (("synchronous", _MEAN), (_CONTROL, _MEAN), ("synchronous", _FINAL))
+            for groups in (together, further)
+        )
+        lines.append((_LABELS[name], f"{estimated(together[name], _MEAN):,.0f}", *ratios))
+    seeds, new = (len(groups["synchronous"]) for groups in (together, further))
+    alone = f"of the {new} new seeds"
+    means = ("ratio to synchronous", alone, "ratio to one PPO learner", alone)
+    return Table((f"{seeds} seeds", "mean return", *means, "ratio of returns after 60 s", alone), lines)
+
+
 def _up_to_target(row: Mapping[str, str]) -> str:
     """Returns the mean cost by use up to the target if all runs reached it, otherwise how many did."""
     reached, seeds = row["reached"].split(" of ")
     return f"{first(row['USD to target']):.3f}" if reached == seeds else f"reached by {row['reached']}"
 
 
-def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]]) -> str:
-    """Returns the ratio of the final returns of two systems, paired by seed."""
-    by_seed = {row["seed"]: float(row["final_return"]) for row in others}
-    return f"{estimate([ratio(float(row['final_return']), by_seed[row['seed']]) for row in of]):.2f}"
+def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]], column: str = _FINAL) -> str:
+    """Returns the ratio of the returns of two systems, paired by seed; of a system to itself it is 1."""
+    by_seed = {row["seed"]: float(row[column]) for row in others}
+    return f"{estimate([ratio(float(row[column]), by_seed[row['seed']]) for row in of]):.2f}"

@@ -118,19 +118,23 @@ _PLACES = ("hopper", "hopper-impact", "hopper-tuned", "halfcheetah")
 #: Runs with further seeds or schedulers, which were made later, by the place whose runs they continue.
 _CONTINUED = {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
-    for place, parts in {"hopper": ("baselines", "baselines-more"), "halfcheetah": ("more", "baselines")}.items()
+    for place, parts in {
+        "hopper": ("baselines", "baselines-more"),
+        "halfcheetah": ("more", "baselines", "baselines-more"),
+    }.items()
 }
 #: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.
 _PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in ("hopper", "halfcheetah")}
-_SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
-TRAINING = (*_SHOWN, *(folder for of in (_CONTINUED, _PLAYED_ON) for folders in of.values() for folder in folders))
+#: The places whose runs are shown; those that continue them are pooled with them.
+SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
+TRAINING = (*SHOWN, *(folder for of in (_CONTINUED, _PLAYED_ON) for folders in of.values() for folder in folders))
 
 
 def compared() -> Table:
     """Returns fixed numbers, trained schedulers and baselines on the event loop, by task and testbed."""
     lines = []
     before = "", ""
-    for folder, row in ((place, row) for place in _SHOWN for row in rows_of(place)):
+    for folder, row in ((place, row) for place in SHOWN for row in rows_of(place)):
         spends = (rounded(row[name], digits) for name, digits in (("s", 1), ("USD", 4)))
         azure = f"{first(row['USD, Azure']):.4f}" if row["USD, Azure"] else ""
         ratios = (rounded(row[f"{name} / all"]) for name in ("s", "USD", "USD, Azure"))
@@ -167,7 +171,7 @@ def counted() -> Table:
     an upper one.
     """
     lines = []
-    for place in _SHOWN:
+    for place in SHOWN:
         places = (place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
         runs, exceeding = _runs(*places), _runs(*places, of=_exceeding)
         for (environment, testbed, name), of in runs.items():

@@ -7,6 +7,7 @@ import pytest
 from experiments.report.tables import (
     cluster,
     counts,
+    equal_time,
     learning,
     minionsrl,
     origin,
@@ -53,6 +54,34 @@ def test_a_shared_run_is_counted_once(files):
     files("two/runs.csv", {**one, "setting": ""})
     assert counts.count(["one"]) == 5
     assert counts.count(["one", "two"]) == 5
+
+
+def test_further_seeds_at_equal_time(files):
+    """One seed before, with a ratio of 0.5, and two after it, with 1.5 and 2: medians and ranges of pairs of seeds."""
+
+    def row(system, seed, mean, final):
+        of = {"environment": "Hopper-v4", "system": system, "setting": "", "seed": seed}
+        return {**of, "final_return": final, "mean_return": mean}
+
+    control = "asynchronous actors, PPO"
+    files(
+        "small/stellaris-equal-time/runs.csv",
+        *(row("synchronous", 0, 100, 8), row("stellaris", 0, 50, 8), row(control, 0, 25, 8), row("IMPACT", 0, 1, 1)),
+    )
+    files(
+        "small/stellaris-equal-time/Hopper-v4-more/runs.csv",
+        *(row("synchronous", 11, 20, 8), row("synchronous", 10, 100, 8)),
+        *(row("stellaris", 10, 150, 4), row("stellaris", 11, 40, 2)),
+        *(row(control, 10, 150, 8), row(control, 11, 20, 8)),
+    )
+    synchronous, one_learner, stellaris_ppo = equal_time.continued().rows
+    assert equal_time.continued().headings[0] == "3 seeds"
+    assert synchronous[:4] == ("synchronous PPO", "100 (20 to 100)", "1.00", "1.00")
+    assert one_learner[1:4] == ("25 (20 to 150)", "1.00 (0.25 to 1.50)", "1.25 (1.00 to 1.50)")
+    assert stellaris_ppo[2:6] == (
+        *("1.50 (0.50 to 2.00)", "1.75 (1.50 to 2.00)", "2.00 (1.00 to 2.00)", "1.50 (1.00 to 2.00)"),
+    )
+    assert stellaris_ppo[6:] == ("0.50 (0.25 to 1.00)", "0.38 (0.25 to 0.50)")
 
 
 def test_the_training_of_tuned_systems(files):
@@ -168,7 +197,7 @@ def test_failed_runs_count_as_they_were_played_on(files, monkeypatch):
 
     The fourth counts where its budget ended it, unless it was played on.
     """
-    monkeypatch.setattr(minionsrl, "_SHOWN", ("it",))
+    monkeypatch.setattr(minionsrl, "SHOWN", ("it",))
     same = {"environment": "CartPole-v1", "testbed": "authors", "steps": 4096, "versions": 1, "cost_azure": 1}
     learned = ((80, 0.02, 80), (90, 0.028, 90), (120, 0.032, 120), (150, 0.036, ""))
     names = ("virtual_seconds", "cost_pay_per_use", "seconds_to_target")
