@@ -533,7 +533,11 @@ def test_neighbouring_seeds():
     # Runs since the seeds of environments are hashed share no initial states.
     hashed = {*(SMALL / "minionsrl-training").rglob("runs.csv")} - {SMALL / "minionsrl-training/hopper-tuned/runs.csv"}
     hashed |= {
-        SMALL / study / "runs.csv" for study in ("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps")
+        SMALL / study / "runs.csv"
+        for study in (
+            *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
+            "stellaris-equal-time/Hopper-v4-more",
+        )
     }
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):
         for row in rows(path):

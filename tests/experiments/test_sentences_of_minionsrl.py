@@ -14,7 +14,7 @@ from experiments.figures.minionsrl.training import papers_table
 from experiments.report import claims
 from experiments.report.tables import minionsrl as tables
 from experiments.tasks import minionsrl, presets
-from experiments.toolkit.statistics import estimate, interquartile_mean
+from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean
 from stellaris.scheduling import Learned, State
 from stellaris.scheduling.learned import observed, policy_for
 from tests.experiments.committed import HOPPER, RESULTS, middle, missing, shown
@@ -104,6 +104,43 @@ def test_two_levels() -> None:
         f"by {saved[0]} % ({saved[1]} to {saved[2]}), where the fixed number was an unlucky choice "
         f"({lucky['then']} takes {float(lucky['time']):.2f} times as long as 32 on other seeds)",
         f"that were chosen at Max's time take {at_equal_time:.2f} times Max's time on other seeds",
+    )
+
+
+def test_the_aim_is_within_reach_on_cartpole() -> None:
+    """Fixed numbers next to the scheduler's, on the same seeds; its failed runs count as they were played on."""
+    folder = SMALL / "minionsrl-training"
+    of: dict[str, dict[str, tuple[float, float]]] = {}
+    for row in (*rows(folder / "runs.csv"), *rows(folder / "cartpole-more" / "runs.csv")):
+        if row["testbed"] == AUTHORS:
+            spent = float(row["virtual_seconds"]), float(row["cost_pay_per_use"])
+            of.setdefault(row["schedule"], {})[row["seed"]] = spent
+    numbers = ("17", "18", "19", "20")
+    assert all(len(of[name]) == 20 for name in numbers)
+
+    def beside(name: str, other: str, column: int) -> Estimate:
+        return estimate([of[name][seed][column] / of[other][seed][column] for seed in of[other]])
+
+    times, costs = ([f"{beside(name, '32', column).middle:.2f}" for name in numbers] for column in (0, 1))
+    meet = [
+        name
+        for name, *both in zip(numbers, times, costs, strict=True)
+        if float(both[0]) <= 1.05 >= 0.75 >= float(both[1])
+    ]
+    assert meet == ["19", "20"]
+    learned = "learned, for time"
+    decided = {
+        round(run.actors or 0)
+        for run in tables._runs("small/minionsrl-training")["CartPole-v1", AUTHORS, learned].values()
+    }
+    played_on = f"{learned}{training.PLAYED_ON}"
+    against = [f"{beside(played_on, name, 0):.2f}" for name in ("18", "19")]
+    assert not missing(
+        PAGE,
+        f"take {in_words(times)} of Max's time for {in_words(costs)} of its cost, so that 19 and 20 meet it.",
+        f"The scheduler chooses {min(decided)} to {max(decided)} actors, and takes {against[0]} of the time of 18 in "
+        f"every round, and {against[1]} of that of 19:",
+        f"19 and 20 actors in every round meet the aim, with {times[2]} for {costs[2]} and {times[3]} for {costs[3]};",
     )
 
 

@@ -89,6 +89,34 @@ def test_at_equal_time():
     )
 
 
+def test_further_seeds_at_equal_time():
+    """The answers of all 24 seeds, and of the fourteen new ones alone; recomputed from the runs."""
+    folder = SMALL / "stellaris-equal-time"
+    parts = by_variant(folder), by_variant(folder / "Hopper-v4-more")
+    seeds = [{int(row["seed"]) for of in part.values() for row in of} for part in parts]
+    assert seeds == [{*range(10)}, {*range(10, 24)}]
+    one_learner, own, with_impact = "asynchronous actors, PPO", "stellaris", "stellaris, IMPACT"
+
+    def ratio(name, other, column="mean_return", *, new=False):
+        of = {(row["seed"], one): float(row[column]) for part in parts[new:] for one in part for row in part[one]}
+        return estimate([of[seed, name] / of[seed, other] for seed, one in of if one == name])
+
+    behind = {name: ratio(name, "synchronous") for name in (own, with_impact) if name in parts[1]}
+    assert all(one.high < 1 for one in behind.values())
+    assert all(ratio(name, one_learner).high < 1 for name in behind)
+    ahead, end = ratio(one_learner, "synchronous"), ratio(one_learner, "synchronous", "final_return")
+    assert ahead.low < 1 < ahead.high < 1.255
+    assert not missing(
+        STELLARIS,
+        f"With IMPACT's loss yes: {behind[with_impact]:.2f} in the mean over the 60 s, and "
+        f"{ratio(with_impact, 'synchronous', new=True):.2f} on the new seeds alone. The return at the end, "
+        f"{ratio(with_impact, 'synchronous', 'final_return'):.2f}, does not show it.",
+        f"It is not shown: {ahead:.2f} in the mean, {end:.2f} at the end.",
+        f"With IMPACT's loss yes: {ratio(with_impact, one_learner):.2f}, and "
+        f"{ratio(with_impact, one_learner, new=True):.2f} on the new seeds",
+    )
+
+
 def test_at_equal_time_where_nothing_was_tuned():
     """The registered answers on HalfCheetah, and the returns at equal cost by use."""
     environment, folder = "HalfCheetah-v4", SMALL / "stellaris-equal-time" / "HalfCheetah-v4"

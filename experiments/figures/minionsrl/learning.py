@@ -113,6 +113,7 @@ class Trained:
     seed: int
     scheduler: Learned = field(init=False)  #: the newest version; at the end the one that training returns.
     best: Learned = field(init=False)  #: the version with the best training run.
+    gap: tuple[float, float] = (math.nan, math.nan)  #: sums of rewards on the held-out seeds: of all actors, the most.
     rows: list[Row] = field(default_factory=list)  #: one for each update.
     _most: float = -np.inf
 
@@ -126,15 +127,24 @@ class Trained:
         """The greatest mean sum of rewards of its versions on the held-out seeds; the untrained one does not count."""
         return max(float(row["held_out"]) for row in self.rows if row["held_out"] is not None)
 
-    def training(self, on: Bench, preset: Preset) -> Training:
-        """Returns the training; its progress goes into the rows."""
+    def training(self, on: Bench, preset: Preset, references: Sequence[Sequence[History]] = ()) -> Training:
+        """Returns the training; its progress goes into the rows.
+
+        Args:
+          on: the testbed.
+          preset: the size of the study.
+          references: the held-out runs of all actors and of each fixed number; without them no share is logged.
+        """
         way = self.way
+        objective = on.task.objective(self.minimise, failure=way.failure)
+        sums = [float(np.mean([objective.rewards(run).sum() for run in runs])) for runs in references]
+        self.gap = (sums[0], max(sums)) if sums else self.gap
         most = on.of.workload.actors
         scratch = Learned.untrained(most=most, seed=self.seed, hold=way.hold, width=way.width)
         self.scheduler = self.best = preset.start or scratch
         return Training(
             self.scheduler,
-            on.task.objective(self.minimise, failure=way.failure),
+            objective,
             episodes=preset.episodes,
             together=way.together,
             ppo=way.ppo,
@@ -158,16 +168,28 @@ class Trained:
                 "reached": sum(progress.reached),
                 "entropy": progress.metrics["entropy"],
                 "held_out": progress.held_out,
+                "closed": self._closed(progress.held_out),
             }
         )
 
+    def _closed(self, held_out: float | None) -> float | None:
+        """Returns the share of the gap in rewards that a version closes; None if it was not run, or without a gap."""
+        everyone, most = self.gap
+        return (held_out - everyone) / (most - everyone) if held_out is not None and most > everyone else None
 
-def train(on: Bench, preset: Preset, several: Sequence[Trained]) -> None:
-    """Trains all of them in lockstep."""
+
+def held_out_runs(on: Bench, preset: Preset) -> Sequence[Sequence[History]]:
+    """Plays all actors and each fixed number on the held-out seeds, with the budget."""
+    numbers = [[number] for number in (on.of.workload.actors, *preset.fixed)]
+    several = on.play(numbers, preset.held_out, limited=True)
+    return [[played.history(run) for run in range(len(preset.held_out))] for played in several]
+
+
+def train(on: Bench, preset: Preset, several: Sequence[Trained], references: Sequence[Sequence[History]]) -> None:
+    """Trains all of them in lockstep; `references` are the held-out runs of all actors and of the fixed numbers."""
     print(f"{len(several)} trainings", flush=True)
-    for one, last in zip(
-        several, train_schedulers([one.training(on, preset) for one in several], on.histories), strict=True
-    ):
+    trainings = [one.training(on, preset, references) for one in several]
+    for one, last in zip(several, train_schedulers(trainings, on.histories), strict=True):
         one.scheduler = last
 
 
@@ -327,7 +349,8 @@ def compared(
         for i, way in enumerate(drawn(preset.searched))
         for minimise in preset.objectives
     ]
-    train(on, preset, [*own, *tried])
+    references = held_out_runs(on, preset)
+    train(on, preset, [*own, *tried], references)
     yield "training", [row for one in own for row in one.rows]
     if tried:
         yield "search", search_rows(tried)
@@ -341,7 +364,7 @@ def compared(
     anew = [
         Trained(f"searched: {described(best[minimise])}", best[minimise], minimise, seed) for minimise, seed in both
     ]
-    train(on, preset, anew)
+    train(on, preset, anew, references)
     yield "training", [row for one in anew for row in one.rows]
     yield "schedulers", report.trained(anew)
 

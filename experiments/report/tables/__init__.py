@@ -51,6 +51,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "tuned-on-cartpole": lambda: equal_time.tuned("CartPole-v1"),
     "tuned-for-hpc": equal_time.tuned_for_hpc,
     "equal-time": lambda: equal_time.compared("Hopper-v4"),
+    "equal-time-continued": equal_time.continued,
     "equal-time-halfcheetah": lambda: equal_time.compared("HalfCheetah-v4"),
     "equal-time-walker2d": lambda: equal_time.compared("Walker2d-v4"),
     "equal-time-humanoid": lambda: equal_time.compared("Humanoid-v4"),

@@ -116,7 +116,7 @@ _STUDY = "small/minionsrl-training"
 #: Runs of `minionsrl-training`, by their place.
 _PLACES = ("hopper", "hopper-impact", "hopper-tuned", "halfcheetah")
 #: Runs with further seeds or schedulers, which were made later, by the place whose runs they continue.
-_CONTINUED = {
+_CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
     for place, parts in {
         "hopper": ("baselines", "baselines-more"),

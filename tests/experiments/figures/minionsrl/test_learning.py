@@ -171,6 +171,28 @@ def test_the_version_with_the_best_training_run() -> None:
         one._on_progress(cast(Any, progress), cast(Any, f"version {number}"))
     assert (one.best, one.scheduler) == ("version 0", "version 2")
     assert [row["reached"] for row in one.rows] == [1, 1, 1]
+    assert [row["closed"] for row in one.rows] == [None] * 3
+
+
+def test_the_share_of_the_gap_is_logged() -> None:
+    """In rewards on the held-out seeds: all actors have -8 on average, and the better fixed number -4."""
+    one = tried("time", 0)
+    runs = {number: [[number]] * 2 for number in (-8.0, -4.0, -12.0)}
+    objective = SimpleNamespace(rewards=lambda history: np.array(history))
+    task = SimpleNamespace(objective=lambda minimise, failure: objective)
+    on = SimpleNamespace(task=task, of=SimpleNamespace(workload=SimpleNamespace(actors=32)))
+    preset = replace(PRESETS["smoke"], start=Learned.untrained(most=32, seed=0, hold=one.way.hold, width=one.way.width))
+    training = one.training(cast(Any, on), preset, cast(Any, [*runs.values()]))
+    assert one.gap == (-8.0, -4.0)
+    assert training.objective is objective
+    for held_out, share in ((None, None), (-8.0, 0.0), (-5.0, 0.75), (-3.0, 1.25)):
+        progress = SimpleNamespace(
+            rewards=[1.0], reached=[True], episodes=2, metrics={"entropy": 1.0}, held_out=held_out
+        )
+        one._on_progress(cast(Any, progress), cast(Any, "a version"))
+        assert one.rows[-1]["closed"] == share
+    one.gap = -4.0, -4.0
+    assert one._closed(-3.0) is None  # all actors are best
 
 
 def test_what_is_fine_tuned(tmp_path: Path) -> None:
@@ -215,6 +237,8 @@ def test_smoke(tmp_path: Path) -> None:
     assert [row["minimise"] for row in rows[2:]] == ["cost", "time"] + ["cost", "cost", "time", "time"] * 2
     assert all(row["way"].startswith("a quadratic surface: ") for row in rows[2:4])
     assert [row["way"].startswith("searched: ") for row in rows[4:]] == [False] * 4 + [True] * 4
+    closed = [row["closed"] for row in read_rows(tmp_path / "training_authors.csv")]
+    assert all(np.isfinite(float(share)) for share in closed if share)
     search = read_rows(tmp_path / "search_authors.csv")
     assert [(row["minimise"], row["seed"]) for row in search] == [
         (minimise, seed) for seed in ("1000", "1001") for minimise in ("cost", "time")
