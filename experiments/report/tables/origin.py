@@ -65,9 +65,15 @@ def _short(digest: str) -> str:
 
 
 def _machine(of: Mapping[str, str]) -> str:
-    """Returns the accelerator, or without one the processor."""
+    """Returns the accelerator, or without one the processor and the newest instructions that it has.
+
+    These determine the kernels of NumPy's BLAS, with which a run may round differently.
+    """
     devices = {name for name in of["devices"].split(", ") if not name.strip("[]").lower().startswith("cpu")}
-    return ", ".join(sorted(devices)) or of["processor"]
+    if devices:
+        return ", ".join(sorted(devices))
+    newest = of.get("instructions", "").rpartition(", ")[2]
+    return f"{of['processor']} ({newest})" if newest else of["processor"]
 
 
 def _several(values: Iterable[str]) -> str:

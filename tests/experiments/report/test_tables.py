@@ -308,6 +308,8 @@ def test_the_provenance_beside_a_file(made, name):
     """Of a study, or of one benchmark; an accelerator is named instead of the processor."""
     made(name, MADE)
     assert origin.line(["it/runs.csv"] * 2) == LINE
+    made(name, {**MADE, "instructions": "X86_V3, X86_V4, AVX512_ICL"})
+    assert origin.line(["it/runs.csv"]) == LINE.replace("2 x it", "2 x it (AVX512_ICL)")
     made(name, {**MADE, "devices": "cuda H"})
     assert origin.line(["it/runs.csv"]) == LINE.replace("2 x it", "cuda H")
 
