@@ -173,8 +173,9 @@ def approximate_kl(log_ratio: Float[Array, "*batch"], *, estimator: str = "k3") 
       log_ratio: `[...]` log-ratios `log r` of actions that the behaviour policy `mu` chose. With the same actions,
         `importance_ratio(log_ratio) * approximate_kl(-log_ratio)` estimates the other divergence, `KL(pi || mu)`. That
         estimate is also unbiased in value and gradient.
-        A penalty for moving away from a reference policy is that divergence, with `log_ratio = log_ref - log_pi` and
-        the actions of `pi`: without the ratio, `"k1"` has the mean gradient 0, and `"k3"` that of `KL(ref || pi)`.
+        A penalty for moving away from a reference policy passes `log_ref - log_pi`, of actions of `pi`. Alone, `"k1"`
+        then has the mean gradient 0, and `"k3"` that of `KL(ref || pi)`; times the importance ratio of `pi` to the
+        policy that sampled, both have that of `KL(pi || ref)`.
       estimator: `"k1"`, `"k2"` or `"k3"`.
 
     Returns:
