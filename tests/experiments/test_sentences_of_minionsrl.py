@@ -107,7 +107,7 @@ def test_two_levels() -> None:
     )
 
 
-def test_the_aim_is_within_reach_on_cartpole() -> None:
+def test_fixed_numbers_next_to_the_schedulers_on_cartpole() -> None:
     """Fixed numbers next to the scheduler's, on the same seeds; its failed runs count as they were played on."""
     folder = SMALL / "minionsrl-training"
     of: dict[str, dict[str, tuple[float, float]]] = {}
@@ -135,12 +135,22 @@ def test_the_aim_is_within_reach_on_cartpole() -> None:
     }
     played_on = f"{learned}{training.PLAYED_ON}"
     against = [f"{beside(played_on, name, 0):.2f}" for name in ("18", "19")]
+    upper = max(beside(name, "32", 0).high for name in meet)
+    (other,) = (
+        [float(row[column]) for column in ("time", "cost")]
+        for row in rows(RESULTS / "minionsrl-learning" / "fresh" / "schedulers_authors.csv")
+        if row["way"] == "always 20"
+    )
+    assert other[0] > 1.05
+    assert other[1] > 0.75
     assert not missing(
         PAGE,
-        f"take {in_words(times)} of Max's time for {in_words(costs)} of its cost, so that 19 and 20 meet it.",
+        f"take {in_words(times)} of Max's time for {in_words(costs)} of its cost. So 19 and 20 meet it here, but they "
+        f"are the best of four, with times up to {upper:.2f} in their intervals, and on the seeds 60 to 79 20 actors "
+        f"miss it, with {other[0]:.2f} for {other[1]:.2f}.",
         f"The scheduler chooses {min(decided)} to {max(decided)} actors, and takes {against[0]} of the time of 18 in "
         f"every round, and {against[1]} of that of 19:",
-        f"19 and 20 actors in every round meet the aim, with {times[2]} for {costs[2]} and {times[3]} for {costs[3]};",
+        f"on these seeds, with {times[2]} for {costs[2]} and {times[3]} for {costs[3]}, and 20 miss it on others;",
     )
 
 

@@ -86,6 +86,8 @@ def test_the_gap_is_closed_within_a_hundred_episodes(hold: int, together: int, w
     """On seeds that neither training nor the choice of a version has seen.
 
     At least 70 % is wanted. An untrained scheduler closes 58 %, and one whose runs tell nothing less than `least`.
+    Where a decision holds for one round, the choice of a version may do as much as learning: with other draws of the
+    workload, 0.83 was closed, and 0.85 by runs that tell nothing.
     """
     everyone, best = always(MOST), min(always(actors) for actors in (4, 6, 8, 10, 12, 16))
     assert best < 0.6 * everyone
