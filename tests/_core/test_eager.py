@@ -228,7 +228,9 @@ for name, aggregator in AGGREGATORS.items():
         f"{maker}.init{suffix}": lambda n, a=aggregator: a.init(tree(n)),
         f"{maker}.push{suffix}": lambda n, a=aggregator, q=queues[name]: a.push(q, tree(n), n, learner=n % 3),
         f"{maker}.ready{suffix}": lambda n, a=aggregator, q=queues[name]: a.ready(q, n, n),
-        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(a.push(q, tree(n), n), n, n),
+        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(
+            a.push(q, tree(n), n, learner=n % 3), n, n
+        ),
         f"{maker}.admit{suffix}": lambda n, a=aggregator, q=queues[name]: a.admit(q, n % 3, n),
     }
 #: Calls of optax's alone: its Adam raises a float to an integer's power.
