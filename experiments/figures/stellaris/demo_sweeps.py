@@ -7,8 +7,8 @@ from experiments.tasks import presets
 from experiments.tasks.testbed import Assumed
 
 DESCRIPTION = (
-    "stellaris-sweeps with the demo's settings, and also over the growth of a gradient's time with its samples, and "
-    "over the time that a round spends on making workers and on evaluation"
+    "stellaris-sweeps with the demo's settings, and also over the time that a round spends on making workers and on "
+    "evaluation"
 )
 
 
@@ -25,7 +25,7 @@ STUDY = sweeps.over(
     "stellaris-demo-sweeps",
     _SIZES,
     _pair,
-    ("variation", "gradient", "sharing", "growth", "overhead"),
+    ("variation", "gradient", "sharing", "growth", "overhead", "update", "step", "places", "idle"),
     ("stellaris", "synchronous"),
     assumed=presets.DEMO,
 )
