@@ -20,8 +20,9 @@ class Entry:
     #: Estimated minutes by preset, on two cores. An experiment without presets has one estimate, with the key "".
     minutes: Mapping[str, str] = field(default_factory=dict)
     #: `reproduce` runs studies, which share one folder of cached runs (cells), and figures, each with a separate
-    #: results folder; it skips commands.
-    kind: Literal["study", "figure", "command"] = "command"
+    #: results folder. Tunings are studies that no figure shows: with `--check` it repeats a run of each. It skips
+    #: commands.
+    kind: Literal["study", "tuning", "figure", "command"] = "command"
 
     def load(self) -> ModuleType:
         """Imports the module.
@@ -50,8 +51,8 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "play": Entry("play", "the policies that `train` has saved"),
     "study": Entry("own_study", "a study in a file of your own"),
     "systems": Entry("systems", f"{STELLARIS}, the slides' architectures", {"": "2"}),
-    "tuning": Entry("tuning", "", {"smoke": "5", "small": "100", "paper": "450"}),
-    "tuning-steps": Entry("tuning_steps", "", {"smoke": "2", "small": "20"}),
+    "tuning": Entry("tuning", "", {"smoke": "5", "small": "100", "paper": "450"}, kind="tuning"),
+    "tuning-steps": Entry("tuning_steps", "", {"smoke": "2", "small": "20"}, kind="tuning"),
     "stellaris-calibration": Entry(
         "figures.stellaris.calibration",
         "measured time of function bodies",
@@ -99,7 +100,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
     "stellaris-hpc": Entry(
         "figures.stellaris.hpc", f"{STELLARIS}, PAR-RL on 960 cores and 16 GPUs", _VARIANTS, kind="study"
     ),
-    "stellaris-hpc-tuning": Entry("figures.stellaris.hpc_tuning", "", {"smoke": "1", "small": "60"}),
+    "stellaris-hpc-tuning": Entry("figures.stellaris.hpc_tuning", "", {"smoke": "1", "small": "60"}, kind="tuning"),
     "stellaris-demo-sweeps": Entry(
         "figures.stellaris.demo_sweeps", f"{STELLARIS}, the same with the demo's settings", _MANY_VARIANTS, kind="study"
     ),
@@ -119,7 +120,7 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "1", "small": "90"},
         kind="figure",
     ),
-    "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}),
+    "stellaris-map-rates": Entry("figures.map.rates", "", {"smoke": "5", "small": "60"}, kind="tuning"),
     "stellaris-map-hopper": Entry(
         "figures.map.hopper",
         f"{STELLARIS}, the map on the event loop",

@@ -1,20 +1,30 @@
 """Runs the experiments of every figure in turn, on one results folder; or repeats committed runs of the studies."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
 from experiments import catalogue
 from experiments.study import repetition, study
+from experiments.study.study import Study
 from experiments.toolkit import options, output, shell
+
+#: The kinds of experiments whose modules define a study.
+_STUDIES = ("study", "tuning")
 
 DESCRIPTION = "run the experiments of every figure, reusing the runs in the results folder"
 
 
 def figures() -> tuple[str, ...]:
-    """Returns the names of the studies, in the catalogue's order."""
+    """Returns the names of the studies that figures show, in the catalogue's order."""
     return tuple(name for name, entry in catalogue.EXPERIMENTS.items() if entry.kind == "study")
+
+
+def studies() -> Mapping[str, Study]:
+    """Returns all studies by name, those that tune settings as well."""
+    return {name: entry.load().STUDY for name, entry in catalogue.EXPERIMENTS.items() if entry.kind in _STUDIES}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,9 +43,8 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.check:
         from experiments.figures import repeats  # here, because it needs the packages of the lab
 
-        studies = {name: catalogue.EXPERIMENTS[name].load().STUDY for name in figures()}
         with output.usable(arguments.out), output.locked(arguments.out):
-            wrong = repetition.check(studies, arguments.out, arguments.jobs, console) + repeats.check(console)
+            wrong = repetition.check(studies(), arguments.out, arguments.jobs, console) + repeats.check(console)
             return shell.FAILED if wrong else 0
     statuses = []
     for name, entry in catalogue.EXPERIMENTS.items():

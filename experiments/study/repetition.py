@@ -35,7 +35,7 @@ class Repeated(NamedTuple):
 
 
 def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None:
-    """Returns the committed run of a study that took the least time.
+    """Returns the committed run of a study that took the least time; where no times are kept, had the fewest gradients.
 
     Returns None if the study has no committed results, or measures the machine.
 
@@ -45,8 +45,10 @@ def chosen(name: str, of: Study, committed: Path = COMMITTED) -> Repeated | None
     folder = committed / name
     if of.alone or not (folder / "runs.csv").exists():
         return None
-    took = {_key(row): float(row["wall_seconds"]) for row in output.read_rows(folder / "wall_seconds.csv")}
     rows = {_key(row): row for row in output.read_rows(folder / "runs.csv")}
+    timed = (folder / "wall_seconds.csv").exists()
+    file, column = ("wall_seconds.csv", "wall_seconds") if timed else ("runs.csv", "gradients")
+    took = {_key(row): float(row[column]) for row in output.read_rows(folder / file)}
     cells = _cells(of, dict.fromkeys(row["environment"] for row in rows.values()))
     shortest = [key for key in sorted(took, key=lambda key: took[key]) if key in cells and key in rows]
     if not shortest:
