@@ -54,10 +54,15 @@ def by_variant(folder, environment=HOPPER):
     return groups
 
 
-def finals(folder, environment=HOPPER):
-    """The final returns of a study's runs, by variant and in the order of the seeds."""
+def finals(folder, environment=HOPPER, *, column="final_return"):
+    """The final returns of a study's runs, or another column, by variant and in the order of the seeds."""
     groups = by_variant(folder, environment)
-    return {name: np.array([float(row["final_return"]) for row in of]) for name, of in groups.items()}
+    return {name: np.array([float(row[column]) for row in of]) for name, of in groups.items()}
+
+
+def means(folder, environment=HOPPER):
+    """The mean returns over a study's runs."""
+    return finals(folder, environment, column="mean_return")
 
 
 def result(of, column, spec=",.0f"):

@@ -23,6 +23,7 @@ from tests.experiments.committed import (
     by_variant,
     finals,
     findings,
+    means,
     middle,
     missing,
     percent,
@@ -212,6 +213,8 @@ def test_the_parts_of_stellaris():
     stale = {name: f"{float(middle(result(of, 'staleness_mean', '.6f'), '.6f')):.2g}" for name, of in parts.items()}
     returns = finals(SMALL / "stellaris-ablation")
     grouped = estimate(returns["Stellaris"] / returns["no aggregation"])
+    over_the_run = means(SMALL / "stellaris-ablation")
+    in_the_mean = estimate(over_the_run["Stellaris"] / over_the_run["no aggregation"])
     both = [[shown(cap[name][column], ".3f") for name in ("cap", "no cap")] for column in ("KL", "KL of successive")]
     for other in ("one learner", "no cap"):
         ratio = estimate(returns["Stellaris"] / returns[other])
@@ -220,7 +223,7 @@ def test_the_parts_of_stellaris():
     assert not missing(
         STELLARIS,
         f"at a staleness of {stale['no aggregation']} instead of {stale['Stellaris']}: Stellaris has {grouped:.2f} "
-        "times the return, in half of the time,",
+        f"times the return at the end and {in_the_mean:.2f} times in the mean over the run, in half of the time,",
         f"Four learners that share a GPU take {seconds['Stellaris']} s, one alone {seconds['one learner']} s",
         f"from the behaviour policy is {both[0][0]} with it and {both[0][1]} without",
         f"after successive batches is {both[1][0]} with the cap, and {both[1][1]} without.",
@@ -238,6 +241,11 @@ def test_aggregators():
     after = {name: f"{estimate(of).middle:.0f}" for name, of in curves.items()}
     others = [of for name, of in curves.items() if name != "Stellaris"]
     assert min(estimate(curves["Stellaris"] / of).low for of in others) > 1
+    over_the_run = {name: of for name, of in means(folder).items() if "replayed" not in name}
+    in_the_mean = {name: estimate(over_the_run["Stellaris"] / of) for name, of in over_the_run.items()}
+    ranked = sorted(over_the_run, key=lambda name: -estimate(over_the_run[name]).middle)
+    *first, one, two = sorted(over_the_run, key=lambda name: -ends[name])
+    assert ranked == [*first, two, one]
     assert not missing(
         STELLARIS,
         f"the synchronous aggregator, without staleness, has {ends['synchronous']:.0f}, and Stellaris' own, at a "
@@ -247,6 +255,8 @@ def test_aggregators():
         f"{after['Stellaris']} against {after['its mean step']} for its mean step, {after['softsync(2)']} for "
         f"softsync, {after['synchronous']}, {after['stale-synchronous(2)']} and {after['fully asynchronous']} for the "
         "synchronous, stale-synchronous and fully asynchronous aggregators.",
+        f"Stellaris' own is {in_the_mean['fully asynchronous']:.2f} times that of the fully asynchronous aggregator "
+        f"and {in_the_mean['synchronous']:.2f} times that of the synchronous one.",
     )
 
 
@@ -258,6 +268,9 @@ def test_sensitivity():
     ratios = {name: estimate(other / own) for name, other in returns.items()}
     assert {name for name, ratio in ratios.items() if ratio.high < 1} == {"rho = 1", "v = inf"}
     assert not [name for name, ratio in ratios.items() if ratio.low > 1]
+    over_the_run = means(SMALL / "stellaris-sensitivity")
+    in_the_mean = {name: estimate(over_the_run[name] / over_the_run["d = 1, rho = 2, v = 3"]) for name in ratios}
+    assert [name for name, ratio in in_the_mean.items() if not ratio.low < 1 < ratio.high] == ["rho = 1", "v = inf"]
     assert not missing(
         STELLARIS,
         f"d of 0.8, 0.9 and 0.99 gives {of['d = 0.8']}, {of['d = 0.9']} and {of['d = 0.99']}; rho of 1, 1.2 and 4 "
@@ -266,6 +279,8 @@ def test_sensitivity():
         f"between {min(map(np.min, returns.values())):.0f} and {max(map(np.max, returns.values())):,.0f},",
         f"that of rho = 1, {ratios['rho = 1']:.2f}, and that of v = infinity, where all weights are 1, "
         f"{ratios['v = inf']:.2f}.",
+        f"In the mean over the run these two are {in_the_mean['rho = 1']:.2f} and {in_the_mean['v = inf']:.2f}, and no "
+        "other interval excludes 1.",
     )
 
 
@@ -370,13 +385,21 @@ def test_scaling():
     stellaris, synchronous = (
         [middle(of[f"{name}, actors {n}"], ".0f") for n in (16, 256, 1024)] for name in ("stellaris", "synchronous")
     )
+    over_the_run = means(SMALL / "stellaris-scaling")
+    *few, most = (
+        estimate(over_the_run[f"stellaris, actors {n}"] / over_the_run[f"synchronous, actors {n}"])
+        for n in (1, 4, 16, 64, 256, 1024)
+    )
+    least, greatest = (f"{of(ratio.middle for ratio in few):.2f}" for of in (min, max))
     assert not missing(
         DEPLOYMENTS,
         f"Stellaris makes {speed['stellaris, actors 1024']} steps per second, only seven times as many as with one "
         f"({speed['stellaris, actors 1']})",
         f"Synchronous PPO, which computes half as many, makes {speed['synchronous, actors 1024']}.",
         f"from {stellaris[0]} with 16 actors to {stellaris[1]} with 256 and {stellaris[2]} with 1,024, and synchronous "
-        f"PPO's from {synchronous[0]} to {synchronous[1]} and {synchronous[2]}.",
+        f"PPO's from {synchronous[0]} to {synchronous[1]} and {synchronous[2]}. In the mean over the run Stellaris has "
+        f"{least} to {greatest} times the return of synchronous PPO with 1 to 256 actors, and {most:.2f} times with "
+        "1,024.",
         f"makes {speed['stellaris, learners 16']} and {speed['stellaris, learners 64']} steps per second, but hardly "
         f"learns: {of['stellaris, learners 16']} and {of['stellaris, learners 64']} instead of "
         f"{middle(of['stellaris, learners 4'], '.0f')}; with a single learner it has "
@@ -399,11 +422,13 @@ def test_par_rl():
         / np.interp(run["seconds"][-1] - started[seed], other[seed]["seconds"], other[seed]["episode_return"])
         for seed, run in own.items()
     ]
+    until_then = estimate([recorded.mean_ratio(run, other[seed]) for seed, run in own.items()])
     assert not missing(
         DEPLOYMENTS,
         f"Stellaris has a return of {shown(of['stellaris']['return'], '.0f')} and PAR-RL of "
         f"{shown(of['PAR-RL']['return'], '.0f')}.",
-        f"At equal time Stellaris has {shown(ratio['return'])} times the return of PAR-RL, at "
+        f"At equal time Stellaris has {shown(ratio['return'])} times the return of PAR-RL, and {until_then:.2f} times "
+        "in the mean until then, at "
         f"{bill.middle:.0f} % ({bill.low:.1f} to {bill.high:.1f}) of its cost under the demo's bill and "
         f"{use.middle:.0f} % ({use.low:.1f} to {use.high:.1f}) by use;",
         f"for Stellaris' first {np.median([*started.values()]):.1f} its functions start cold. Counted from there, it "
