@@ -10,6 +10,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib import patheffects
 from matplotlib.axes import Axes
 
 from experiments.toolkit.statistics import FEWEST, estimate
@@ -277,6 +278,13 @@ def logarithmic(axes: Axes, *names: str) -> None:
             axis.set_minor_locator(matplotlib.ticker.NullLocator())
 
 
+def name_point(axes: Axes, text: str, point: tuple[float, float], *, left: bool = False) -> None:
+    """Writes a name above a point and to its right, or to its left, legible on top of lines and markers."""
+    side: dict[str, Any] = {"xytext": (-4, 4), "ha": "right"} if left else {"xytext": (4, 4)}
+    halo = patheffects.withStroke(linewidth=2.5, foreground="white")
+    axes.annotate(text, point, textcoords="offset points", fontsize=8, zorder=5, path_effects=[halo], **side)
+
+
 class Line(NamedTuple):
     """The results of a system over a varied parameter."""
 
@@ -325,6 +333,8 @@ def sweep(panels: Sequence[Panel], path: Path, *, title: str) -> None:
             if panel.log:
                 # Below 1 the axis is linear, so that it has a place for 0.
                 axes.set_xscale("symlog", base=2, linthresh=1) if _has_zero(panel) else axes.set_xscale("log", base=2)
+                axes.set_xticks(sorted({x for line in panel.lines for x in line.points}))
+                axes.xaxis.set_minor_locator(matplotlib.ticker.NullLocator())
                 axes.xaxis.set_major_formatter("{x:g}")
             if panel.log_y:
                 logarithmic(axes, "y")

@@ -254,12 +254,12 @@ def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:
     title = f"{environment}, {minionsrl.label(testbed)}: medians of seeds"
     with plots.figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         if others:
-            axes.plot(*np.transpose(others), ".", color="#E69F00", label="two levels")
+            axes.plot(*np.transpose(others), ".", ms=3, color="#E69F00", label="two levels")
         if fixed:
-            axes.plot(*np.transpose([point for _, point in fixed]), "o-", ms=3, color="#0072B2", label="fixed")
+            axes.plot(*np.transpose([point for _, point in fixed]), "o-", ms=4, lw=0.8, color="#0072B2", label="fixed")
         for number, (seconds, cost) in fixed:
             if number & (number - 1) == 0:
-                axes.annotate(f"{number}", (seconds, cost), xytext=(3, 3), textcoords="offset points", fontsize=8)
+                plots.name_point(axes, f"{number}", (seconds, cost))
         axes.set_xlabel("seconds to the target")
         axes.set_ylabel("USD by Eq. 2")
         axes.legend()

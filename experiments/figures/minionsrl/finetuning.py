@@ -26,6 +26,8 @@ _STYLES = {SCRATCH: ("#D55E00", "o"), BEFORE: ("0.5", "s"), TUNED: ("#0072B2", "
 
 #: What is compared, relative to Max.
 SPENT = ("time", "cost")
+#: About the width and the height of a name in the picture, relative to Max.
+_NAME = 0.05
 
 Row = Mapping[str, str]
 
@@ -124,6 +126,7 @@ def _points(rows: Sequence[Row], column: str) -> tuple[list[float], list[float]]
 
 def _draw_spent(axes: Axes, found: Sequence[Row]) -> None:
     """Draws time and cost relative to all actors, with their intervals."""
+    numbers = [tuple(_estimate(row, what).middle for what in SPENT) for row in found if row["name"] not in _STYLES]
     for row in found:
         name = row["name"]
         colour, marker = _STYLES.get(name, ("black", "x"))
@@ -132,15 +135,16 @@ def _draw_spent(axes: Axes, found: Sequence[Row]) -> None:
         shown = label in axes.get_legend_handles_labels()[1]
         # Fine-tuning may keep the scheduler as it was: its filled marker then lies within the open one.
         size: Any = {"markersize": 9, "markerfacecolor": "none"} if name == BEFORE else {"markersize": 5}
-        axes.plot(x.middle, y.middle, marker, color=colour, label=None if shown else label, **size)
+        axes.plot(x.middle, y.middle, marker, color=colour, label=None if shown else label, zorder=6, **size)
         if name not in _STYLES:
-            axes.annotate(
-                name.removeprefix("always "),
-                (x.middle, y.middle),
-                xytext=(4, 4),
-                textcoords="offset points",
-                fontsize=8,
-            )
+            point = x.middle, y.middle
+            plots.name_point(axes, name.removeprefix("always "), point, left=_covers(point, numbers))
         axes.plot([x.low, x.high], [y.middle] * 2, color=colour, linewidth=0.7)
         axes.plot([x.middle] * 2, [y.low, y.high], color=colour, linewidth=0.7)
     axes.set(xlabel="time / Max's", ylabel="cost / Max's")
+    axes.margins(x=0.12)  # room for the name of the last point
+
+
+def _covers(point: tuple[float, ...], others: Sequence[tuple[float, ...]]) -> bool:
+    """Whether a name above a point and to its right would cover another point."""
+    return any(0 < x - point[0] < _NAME and 0 < y - point[1] < _NAME for x, y in others)
