@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
+from stellaris._core.sharding import replicated, split_like
 from stellaris.corrections.ratios import constant
 from stellaris.types import Array, JaxArray, Scalar, largest
 
@@ -218,7 +219,7 @@ def _members(reward: Array, group: Array, valid: Array | None) -> tuple[jax.Arra
     checks.same_shape(reward, "reward", group=group, valid=valid)
     wide = constant(reward)
     # Sums by group need numbers below the size of the batch; users' numbers may be any.
-    _, number = jnp.unique(jnp.asarray(group, jnp.int32), size=wide.size, return_inverse=True)
+    _, number = jnp.unique(replicated(jnp.asarray(group, jnp.int32)), size=wide.size, return_inverse=True)
     return wide, checks.mask(valid, wide), number.reshape(wide.shape)
 
 
@@ -231,7 +232,8 @@ def _mean(x: jax.Array, weight: Any, number: jax.Array) -> jax.Array:
 
 def _largest(x: jax.Array, number: jax.Array) -> jax.Array:
     """The maximum over each sample's group, at each sample."""
-    return jax.ops.segment_max(x.ravel(), number.ravel(), num_segments=x.size)[number]
+    greatest = jax.ops.segment_max(replicated(x).ravel(), number.ravel(), num_segments=x.size)
+    return split_like(greatest[number], x)
 
 
 def _below_the_best(x: jax.Array, there: jax.Array, number: jax.Array) -> jax.Array:
@@ -241,5 +243,5 @@ def _below_the_best(x: jax.Array, there: jax.Array, number: jax.Array) -> jax.Ar
 
 def _total(x: jax.Array, number: jax.Array) -> jax.Array:
     """The sum over each sample's group, at each sample."""
-    sums = jax.ops.segment_sum(x.ravel(), number.ravel(), num_segments=x.size)
-    return sums[number]
+    sums = jax.ops.segment_sum(replicated(x).ravel(), number.ravel(), num_segments=x.size)
+    return split_like(sums[number], x)

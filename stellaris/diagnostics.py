@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks, order_statistics
+from stellaris._core.sharding import replicated
 from stellaris.corrections.effective_samples import effective_sample_fraction
 from stellaris.corrections.ratios import importance_ratio, saturated
 from stellaris.losses import approximate_kl
@@ -131,7 +132,7 @@ def lag_report(
     checks.int32(lag=lag)
     if lags < 1:
         raise ValueError(f"lags={lags} is below 1: pass the number of lags to distinguish")
-    bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1).ravel()
+    bucket = replicated(jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1)).ravel()
     # Sums are in float32 at least, because in narrower types counts saturate and squares of ratios overflow.
     wide = jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio)))
     # No gradient flows where a ratio saturates in the given dtype, because the gradient of the float32 ratio may be
@@ -148,7 +149,8 @@ def lag_report(
         ratio,
         jnp.square(ratio),
     )
-    samples = jnp.stack([jnp.where(valid, column.astype(ratio.dtype), 0.0).ravel() for column in columns], axis=-1)
+    counted = [jnp.where(valid, column.astype(ratio.dtype), 0.0) for column in columns]
+    samples = jnp.stack([replicated(column).ravel() for column in counted], axis=-1)
     return LagReport(*_sums(samples, bucket, lags).T)
 
 

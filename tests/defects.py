@@ -107,8 +107,8 @@ DEFECTS = (
     ),
     Defect(
         "stellaris/diagnostics.py",
-        "bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1).ravel()",
-        "bucket = jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags).ravel()",
+        "bucket = replicated(jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags - 1)).ravel()",
+        "bucket = replicated(jnp.clip(jnp.asarray(lag).astype(jnp.int32), 0, lags)).ravel()",
     ),
     Defect(
         "stellaris/diagnostics.py",

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from stellaris._core.sharding import replicated
 from stellaris.types import Array
 
 
@@ -68,7 +69,7 @@ def quantiles(x: Array, there: Array, quantile: Array) -> jax.Array:
       >>> quantiles(x, x < 9.0, jnp.array([0.0, 0.75])).tolist()
       [1.0, 3.0]
     """
-    x, there = jnp.asarray(x).ravel(), jnp.asarray(there).ravel()
+    x, there = replicated(x).ravel(), replicated(there).ravel()
     last = jnp.maximum(jnp.sum(there, dtype=jnp.int32), 1) - 1
     place = jnp.asarray(quantile, x.dtype) * last.astype(x.dtype)
     # In float32 a count above 2**24 may be rounded up, and the last place with it.

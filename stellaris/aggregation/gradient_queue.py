@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from stellaris._core import checks
+from stellaris._core.sharding import beside, replicated
 from stellaris.types import JaxArray, Tree, alike, at_least_float32
 
 #: Rows start at multiples of this many elements, for aligned vector loads.
@@ -151,7 +152,7 @@ def empty(like: Tree, capacity: int, memory: Tree) -> AggregatorState:
     layout = Layout.of(like)
     length = -(-layout.offsets[-1] // ALIGNMENT) * ALIGNMENT
     return AggregatorState(
-        rows=jnp.zeros((capacity, length), layout.dtype),
+        rows=beside(jnp.zeros((capacity, length), layout.dtype), jax.tree.leaves(like)),
         layout=layout,
         version=jnp.zeros(capacity, jnp.int32),
         head=jnp.int32(0),
@@ -305,7 +306,7 @@ def _appended(state: AggregatorState, gradient: Tree, version: Any) -> Aggregato
     free = state.count < state.capacity
     slot = jnp.where(free, (state.head + state.count) % state.capacity, state.capacity)
     for leaf, begin in zip(jax.tree.leaves(gradient), layout.offsets, strict=False):
-        rows = _written(rows, jnp.ravel(jnp.asarray(leaf, rows.dtype)), slot, begin)
+        rows = _written(rows, jnp.ravel(replicated(jnp.asarray(leaf, rows.dtype))), slot, begin)
     return state._replace(
         rows=rows,
         version=state.version.at[slot].set(jnp.asarray(version, jnp.int32), mode="drop"),

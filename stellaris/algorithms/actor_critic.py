@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from stellaris._core import checks
+from stellaris._core.sharding import replicated
 from stellaris.algorithms.batch import before_the_last, masked_mean, observations, the_last
 from stellaris.corrections.caps import check_rho, global_ratio_cap
 from stellaris.corrections.ratios import importance_ratio
@@ -145,7 +146,7 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
     valid = jnp.asarray(batch.valid)
     checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
-    span = version_span(jnp.ravel(batch.version), valid=valid.ravel())
+    span = version_span(replicated(batch.version).ravel(), valid=replicated(valid).ravel())
     if version is not None:
         # A minibatch without transitions, such as one of padding alone, has no oldest version: `version_span` gives the
         # largest int32, which would dominate a mean over minibatches. Its versions are those of the policy that learns.

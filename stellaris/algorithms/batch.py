@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int, Shaped
 
 from stellaris._core import checks
+from stellaris._core.sharding import merged, taken
 from stellaris.memory import Sequences
 from stellaris.types import Array, JaxArray, Trajectory, Tree, at_least_float32
 
@@ -55,7 +56,7 @@ def take_items(batch: Any, indices: Int[Array, "n"]) -> Any:
 
 def take(batch: Any, indices: Int[Array, "n"], *, axis: int = 0) -> Any:
     """The items at `indices` along an axis; an index beyond the end gives zeros, an invalid item."""
-    return jax.tree.map(lambda x: jnp.take(jnp.asarray(x), indices, axis=axis, mode="fill", fill_value=0), batch)
+    return jax.tree.map(lambda x: taken(x, indices, axis), batch)
 
 
 def check_trajectory(trajectory: Trajectory) -> None:
@@ -104,7 +105,7 @@ def the_last(observation: Any) -> Any:
 
 def flatten(batch: Any, axes: int) -> Any:
     """Merges the first `axes` axes: from `[T, B, ...]`, sample `t * B + b` is step `t` of environment `b`."""
-    return jax.tree.map(lambda x: jnp.reshape(x, (math.prod(x.shape[:axes]), *x.shape[axes:])), batch)
+    return jax.tree.map(lambda x: merged(x, axes), batch)
 
 
 def items(batch: Any, axes: int, observation: Any) -> Any:

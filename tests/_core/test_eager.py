@@ -40,6 +40,10 @@ def mask(n):
     return x(n) > -0.3
 
 
+def flat(array):
+    return array.ravel()
+
+
 def tree(n):
     return {"w": x(n, 3, 2), "b": x(n, 2)}
 
@@ -80,12 +84,12 @@ optimizer = ppo.optimizer()
 
 
 def batch(n):
-    return ppo.prepare(trajectory(n))._replace(valid=mask(n + 1).ravel())
+    return ppo.prepare(trajectory(n))._replace(valid=flat(mask(n + 1)))
 
 
 def target_batch(n):
     batch = impact.prepare(trajectory(n), apply_fn, params(n))
-    return batch._replace(samples=batch.samples._replace(valid=mask(n + 1).ravel()))
+    return batch._replace(samples=batch.samples._replace(valid=flat(mask(n + 1))))
 
 
 def update(n, combine="mean"):
@@ -226,12 +230,12 @@ for name, aggregator in AGGREGATORS.items():
     suffix = f", {form}" if form else ""
     CALLS |= {
         f"{maker}.init{suffix}": lambda n, a=aggregator: a.init(tree(n)),
-        f"{maker}.push{suffix}": lambda n, a=aggregator, q=queues[name]: a.push(q, tree(n), n, learner=n % 3),
-        f"{maker}.ready{suffix}": lambda n, a=aggregator, q=queues[name]: a.ready(q, n, n),
-        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=queues[name]: a.pop(
-            a.push(q, tree(n), n, learner=n % 3), n, n
+        f"{maker}.push{suffix}": lambda n, a=aggregator, q=name: a.push(queues[q], tree(n), n, learner=n % 3),
+        f"{maker}.ready{suffix}": lambda n, a=aggregator, q=name: a.ready(queues[q], n, n),
+        f"{maker}.pop{suffix}": lambda n, a=aggregator, q=name: a.pop(
+            a.push(queues[q], tree(n), n, learner=n % 3), n, n
         ),
-        f"{maker}.admit{suffix}": lambda n, a=aggregator, q=queues[name]: a.admit(q, n % 3, n),
+        f"{maker}.admit{suffix}": lambda n, a=aggregator, q=name: a.admit(queues[q], n % 3, n),
     }
 #: Calls of optax's alone: its Adam raises a float to an integer's power.
 NOT_STRICT = {"PPO.optimizer", "IMPACT.optimizer"}
@@ -297,10 +301,11 @@ def test_within_shard_map(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_devices():
-    """All tests in `two_devices.py`, in a process of their own, because JAX counts devices once."""
+@pytest.mark.parametrize("file", ["two_devices.py", "explicit_mesh.py"])
+def test_two_devices(file):
+    """All tests in a file, in a process of their own, because JAX counts devices once."""
     here = Path(__file__).parent
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / "two_devices.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(here / file)]
     flags = f"--xla_force_host_platform_device_count=2 {os.environ.get('XLA_FLAGS', '')}"
     devices = {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
     run = subprocess.run(command, env=os.environ | devices, capture_output=True, text=True, cwd=here.parents[1])
