@@ -345,6 +345,11 @@ def test_tuned_settings_against_more_runs():
     )
 
 
+def by_use_of(row):
+    """The cost by use in a row of a table of sweeps."""
+    return f"{float(middle(row[4])):.2f}"
+
+
 def test_when_the_ratios_hold():
     default, *demo = TABLES["demo-sweeps"]().rows
     ratios = [float(middle(returns)) for assumed, returns, *_ in demo if "overhead" not in assumed]
@@ -352,6 +357,17 @@ def test_when_the_ratios_hold():
     apart = [row[0] for row, (least, most) in zip(demo, ends, strict=True) if least > high or most < low]
     assert apart == ["a gradient's time grows in proportion to its samples", "no overhead of a round"]
     assert demo[ratios.index(max(ratios))][0] == apart[0]
+    assert demo[ratios.index(min(ratios))][0] == "an update and an invocation take no time"
+    places, idle = (next(row for row in demo if word in row[0]) for word in ("16 places", "idle GPUs"))
+    added = [row for row in demo if row[0].startswith(("an update", "they take", "an environment's", "a step"))]
+    bills = [[float(middle(row[i], ".3f")) / float(middle(default[i], ".3f")) for row in added] for i in (3, 4)]
+    assert len(added) == 5
+    assert all(0.96 < ratio < 1.04 for of in bills for ratio in of)
+    again = rows(SMALL / "stellaris-demo-sweeps" / "more" / "runs.csv")
+    run = [
+        row for row in rows(SMALL / "stellaris-demo-sweeps" / "runs.csv") if row["setting"].endswith("variation 0.1")
+    ]
+    assert [row for row in again if row["setting"].endswith("variation 0.1")] == run
     kept = rows(SMALL / "stellaris-demo-sweeps" / "first" / "table.csv")
     first = [float(middle(row["return at equal time"])) for row in kept if "overhead" not in row["testbed"]]
     alone = by_variant(SMALL / "stellaris-demo-sweeps")["stellaris, overhead 0"]
@@ -367,7 +383,10 @@ def test_when_the_ratios_hold():
     ]
     assert not missing(
         DEPLOYMENTS,
-        f"Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times the return:",
+        f"Under every assumption but that of no overhead, Stellaris has {min(ratios):.2f} to {max(ratios):.2f} times "
+        "the return:",
+        f"with 16 places on the rented machine {by_use_of(default)} becomes {by_use_of(places)}, and if idle GPUs are "
+        f"billed, {by_use_of(idle)}.",
         f"in the first it was {min(first):.2f} to {max(first):.2f} times.",
         f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
         f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
@@ -561,7 +580,7 @@ def test_neighbouring_seeds():
         SMALL / study / "runs.csv"
         for study in (
             *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
-            "stellaris-equal-time/Hopper-v4-more",
+            *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
         )
     }
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):

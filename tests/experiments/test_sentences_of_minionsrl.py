@@ -478,7 +478,8 @@ def test_half_cheetah_on_the_event_loop() -> None:
     named = {row["actors"]: row for row in tables.rows_of("small/minionsrl-training/halfcheetah")}
     table = {name: [shown(row[f"{spent} / all"]) for spent in ("s", "USD")] for name, row in named.items()}
     name, baselines = "learned, for time, fine-tuned", ("MinionsRL-Adapt", "Azure ML")
-    assert not [one for one, row in named.items() if row["reached"] != "20 of 20" and one not in (name, *baselines)]
+    others = (name, *baselines, "IMPACT")
+    assert not [one for one, row in named.items() if row["reached"] != "20 of 20" and one not in others]
     budget = minionsrl.BUDGETS["HalfCheetah-v4", "authors-0.0003"]
     costs: dict[str, list[float]] = {}
     for row in runs:
@@ -506,8 +507,19 @@ def test_half_cheetah_on_the_event_loop() -> None:
         f"is below 0. Azure ML takes {shown(azure['s / all'])} of Max's time, and costs "
         f"{middle(azure['USD / all'], '.1f')} times as much by Eq. 2, "
         f"{middle(azure['USD, Azure / all'], '.1f')} times as Azure bills. (The seeds 40 to 44 of these two ran on "
-        "another processor "
-        "than Max's.) IMPACT was not run on HalfCheetah.",
+        "another processor than Max's.)",
+    )
+    home_of_impact = home / "halfcheetah-impact"
+    impact, paper = named["IMPACT"], papers_table()["HalfCheetah", "IMPACT"]["time_s"]
+    millions = [int(row["steps"]) / 1e6 for row in rows(home_of_impact / "runs.csv")]
+    seeds = {row["seed"] for row in rows(home_of_impact / "runs.csv")}
+    everyone = [float(row["virtual_seconds"]) for row in runs if row["schedule"] == "32" and row["seed"] in seeds]
+    assert impact["reached"] == "3 of 3"
+    assert not missing(
+        PAGE,
+        f"in {shown(impact['s / all'])} times Max's time on the same seeds: {min(millions):.1f} to "
+        f"{max(millions):.1f} million steps, of whose {middle(impact['s'], '.0f')} s Max needs "
+        f"{statistics.median(everyone):.0f}. (Other than the paper's {float(paper):.0f} s, these are virtual;",
     )
     fixed = {number: [float(part.split(" ")[0]) for part in table[number]] for number in ("8", "16", "24")}
     assert not [number for number, (longer, cost) in fixed.items() if longer <= 1.05 and cost <= 0.75]

@@ -1082,9 +1082,10 @@ def test_what_is_not_repeated():
         "stellaris-equal-time",
         "minionsrl-training",
         "tuning",
+        "stellaris-demo-sweeps",
     }
     further = {path.parent.parent.name for path in SMALL.glob("*/*/runs.csv")}
-    assert further == {"stellaris-equal-time", "minionsrl-training", "tuning"}
+    assert further == {"stellaris-equal-time", "minionsrl-training", "tuning", "stellaris-demo-sweeps"}
 
 
 def test_the_registered_outcome_of_the_map(monkeypatch):

@@ -35,11 +35,17 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "calibration": stellaris.calibration,
     "sweeps": lambda: sweeps.sweep(
         "small/stellaris-sweeps",
-        "default: coefficient of variation 0.1, a gradient of 10 ms, sharing slows by 2",
+        default="default: coefficient of variation 0.1, a gradient of 10 ms, sharing slows by 2",
     ),
-    "demo-sweeps": lambda: sweeps.sweep("small/stellaris-demo-sweeps", "default: the same, and 5 s a round"),
+    "demo-sweeps": lambda: sweeps.sweep(
+        "small/stellaris-demo-sweeps",
+        "small/stellaris-demo-sweeps/more",
+        default="default: the same, and 5 s a round",
+    ),
     "hpc-sweeps": lambda: sweeps.sweep(
-        "small/stellaris-hpc-sweeps", "default: variation 0.1, a gradient of 10 ms for any number of samples", "PAR-RL"
+        "small/stellaris-hpc-sweeps",
+        default="default: variation 0.1, a gradient of 10 ms for any number of samples",
+        baseline="PAR-RL",
     ),
     "map-speed": map.speeds,
     "map-eta": map.efficiencies,

@@ -41,7 +41,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[when the ratios hold](results/deployments.md#when-the-ratios-hold)",
     ),
     (
-        ("small/stellaris-demo-sweeps", "small/stellaris-hpc-sweeps"),
+        ("small/stellaris-demo-sweeps", "small/stellaris-demo-sweeps/more", "small/stellaris-hpc-sweeps"),
         "`stellaris-demo-sweeps`, `stellaris-hpc-sweeps`",
         "[when the ratios hold](results/deployments.md#when-the-ratios-hold)",
     ),

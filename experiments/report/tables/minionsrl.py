@@ -120,7 +120,7 @@ _CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
     for place, parts in {
         "hopper": ("baselines", "baselines-more"),
-        "halfcheetah": ("more", "baselines", "baselines-more"),
+        "halfcheetah": ("more", "baselines", "baselines-more", "impact"),
     }.items()
 }
 #: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.

@@ -1,6 +1,6 @@
 """The tables of sweeps over the testbed's assumptions."""
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from experiments.report import recorded
 from experiments.report.recorded import Run
@@ -11,20 +11,17 @@ from experiments.toolkit.statistics import estimate
 _ENVIRONMENT = "Hopper-v4"
 
 
-def sweep(study: str, default: str, baseline: str = "synchronous") -> Table:
+def sweep(*studies: str, default: str, baseline: str = "synchronous") -> Table:
     """Returns the ratios of Stellaris to a baseline by assumption, paired by seed, with 95 % intervals.
 
-    The baseline waits for all of its actors, so it computes the same under every assumption, up to the order in which
-    fragments arrive. Where it was not timed anew but ran under each, its returns are pooled over the assumptions.
-
     Args:
-      study: the study's folder under the results.
+      studies: the study's folders under the results; an assumption's runs are those of the first that has any.
       default: the words for the testbed's own values.
       baseline: the baseline's name in the study.
     """
     lines = []
     for assumed, label in {"variation 0.1": default, **_ASSUMED}.items():
-        pairs = list(_pairs(study, assumed, baseline))
+        pairs = next(filter(None, (_pairs(study, assumed, baseline) for study in studies)), ())
         if pairs:
             returns, means = (
                 estimate([of(*pair) for pair in pairs]) for of in (recorded.return_ratio, recorded.mean_ratio)
@@ -37,14 +34,11 @@ def sweep(study: str, default: str, baseline: str = "synchronous") -> Table:
     return Table(("assumed", "return, equal time", "mean until then", "cost, demo's bill", "cost by use"), lines)
 
 
-def _pairs(study: str, assumed: str, baseline: str) -> Iterator[tuple[Run, Run]]:
-    """Yields the runs of Stellaris under an assumption, each with the pooled run of the baseline."""
+def _pairs(study: str, assumed: str, baseline: str) -> Sequence[tuple[Run, Run]]:
+    """Returns the runs of Stellaris under an assumption, each with the baseline's run of the same seed."""
     points = rows(f"{study}/curves.csv")
-    variants = dict.fromkeys(row["setting"] for row in points if row["system"] == baseline)
-    others = {variant: recorded.runs(points, _ENVIRONMENT, variant) for variant in variants}
-    base = others.get(f"{baseline}, {assumed}", {})
-    for seed, own in recorded.runs(points, _ENVIRONMENT, f"stellaris, {assumed}").items():
-        yield own, recorded.pooled(base[seed], [of[seed] for of in others.values()])
+    own, others = (recorded.runs(points, _ENVIRONMENT, f"{name}, {assumed}") for name in ("stellaris", baseline))
+    return [(run, others[seed]) for seed, run in own.items()]
 
 
 #: The swept assumptions that differ from the default, in words.
