@@ -87,7 +87,7 @@ class Aggregator(Protocol):
         """Whether this learner may start another gradient, a bool scalar."""
 
 
-class Queueing:
+class Queueing(Aggregator):
     """The methods that most of the library's aggregators share; a frozen dataclass inherits them."""
 
     maker: ClassVar[str]  #: name of the public function that makes the aggregator.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 from random import Random
 
@@ -12,6 +13,7 @@ import optax
 import pytest
 
 from stellaris import (
+    Aggregator,
     apply_update,
     buffered,
     exponential_weight,
@@ -312,3 +314,14 @@ def test_a_version_that_never_was(unchecked):
     aggregator = fully_asynchronous(capacity=2)
     with pytest.raises(ValueError, match="version=-1 is negative"):
         aggregator.push(aggregator.init(LIKE), gradient(1), -1)
+
+
+@pytest.mark.parametrize(
+    "aggregator",
+    [softsync(2), synchronous(3), stale_synchronous(2, learners=3), staleness_aware(3, decay=0.9)],
+    ids=repr,
+)
+def test_help_on_a_method(aggregator):
+    """An aggregator's methods have the protocol's docstrings."""
+    for method in ("init", "push", "ready", "pop", "admit"):
+        assert inspect.getdoc(getattr(aggregator, method)) == inspect.getdoc(getattr(Aggregator, method))
