@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.benchmarks import (
+    backends,
     cluster,
     corrections,
     gpu,
@@ -33,6 +34,7 @@ BENCHMARKS = {
     "platform": platform,
     "peers": peers,
     "cluster": cluster,
+    "backends": backends,
     "replay": replay,
     "lab": lab,
     "language": language,

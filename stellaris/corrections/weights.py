@@ -5,7 +5,7 @@ policy gradient. No gradient flows through it. The caller chooses whether a mean
 or of the kept samples, because the sources differ.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +29,22 @@ class BoundedImportanceWeight(NamedTuple):
 
     weight: Float[JaxArray, "*batch"]  #: 0 where the sample is not kept.
     kept: Bool[JaxArray, "*batch"]
+
+    def __mul__(self, other: Any) -> Any:
+        """Raises a TypeError, because the pair is not an array.
+
+        Raises:
+          TypeError: always.
+        """
+        raise TypeError("BoundedImportanceWeight holds two arrays: multiply by its field, found.weight * x")
+
+    def __rmul__(self, other: Any) -> Any:
+        """Raises a TypeError, as `__mul__` does."""
+        return self * other
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        """Raises a TypeError, where NumPy would multiply both arrays."""
+        return self * None
 
 
 def bounded_importance_weight(

@@ -194,3 +194,12 @@ def test_vespo_errors(changed, error, message, unchecked):
     """Each names the argument and its value."""
     with pytest.raises(error, match=message):
         vespo_weight(**({"log_ratio": jnp.zeros(2), "advantage": jnp.zeros(2)} | changed))
+
+
+@pytest.mark.parametrize("other", [np.ones(3, np.float32), jnp.ones(3), 2, 2.0])
+def test_a_weight_and_its_mask_are_no_factor(other):
+    """A tuple times a whole number is longer, and NumPy would multiply both arrays."""
+    found = bounded_importance_weight(jnp.zeros(3))
+    for product in (lambda: found * other, lambda: other * found):
+        with pytest.raises(TypeError, match=r"multiply by its field, found\.weight \* x"):
+            product()
