@@ -31,6 +31,7 @@ TABLES = {
     "benchmarks-lab": lambda: measured("lab"),
     "benchmarks-replay": lambda: measured("replay"),
     "benchmarks-cluster": lambda: measured("cluster"),
+    "benchmarks-backends": lambda: measured("backends"),
     "benchmarks-language": lambda: measured("language"),
     "benchmarks-peers": lambda: measured("peers"),
     "benchmarks-gpu": lambda: measured("gpu"),
