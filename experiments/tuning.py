@@ -153,7 +153,7 @@ BEYOND: Mapping[str, Mapping[str, System]] = {
 
 SIZES = {
     "smoke": Size(("Hopper-v4",), 12_288, 1),
-    "beyond": Size(("Hopper-v4",), 10_000_000, 4, lambda environment: _named(environment, BEYOND)),
+    "beyond": Size(("Hopper-v4",), 10_000_000, 4, lambda environment: named(environment, BEYOND)),
     "small": Size(("Hopper-v4", "CartPole-v1"), 10_000_000, 4),
     "paper": Size(("Hopper-v4", "HalfCheetah-v4", "CartPole-v1"), 10_000_000, 4),
 }
@@ -190,10 +190,11 @@ def _variant(environment: str, name: str, system: System) -> Variant:
 
 def _variants(environment: str) -> Sequence[Variant]:
     """Returns one variant per system and setting."""
-    return _named(environment, of(environment).settings)
+    return named(environment, of(environment).settings)
 
 
-def _named(environment: str, settings: Mapping[str, Mapping[str, System]]) -> Sequence[Variant]:
+def named(environment: str, settings: Mapping[str, Mapping[str, System]]) -> Sequence[Variant]:
+    """Returns one variant per system and setting, whose name has both."""
     return [
         _variant(environment, name, system)._replace(setting=f"{name}: {setting}")
         for name, systems in settings.items()
