@@ -106,6 +106,50 @@ def test_baselines_that_compute_the_same():
     )
 
 
+def test_settings_beyond_the_grid():
+    """Registered was a ratio of 1.2 to the chosen setting on the tuning seeds."""
+    better = {}
+    for system, setting, *_, ratio, _ in TABLES["tuned-beyond"]().rows:
+        if ratio != "1.00":
+            better.setdefault(system, {})[setting] = float(ratio) >= 1.2
+    assert {system: {*of.values()} for system, of in better.items()} == {
+        "Stellaris, PPO": {True},
+        "Stellaris, IMPACT": {False},
+    }
+
+
+def test_at_equal_time_beyond_the_grid():
+    """Both settings on the fourteen new seeds, against the rivals' runs; recomputed from the runs."""
+    folder = SMALL / "stellaris-equal-time"
+    rivals, own = by_variant(folder / "Hopper-v4-more"), by_variant(folder / "Hopper-v4-beyond")
+    larger, slower = (f"stellaris: {setting}, sampling on" for setting in ("0.0003, 1024 items", "0.00015, 512 items"))
+    assert {*own} == {larger, slower}
+    assert all([int(row["seed"]) for row in of] == [*range(10, 24)] for of in own.values())
+
+    def ratio(setting, rival, column="mean_return"):
+        other = {row["seed"]: float(row[column]) for row in rivals[rival]}
+        return estimate([float(row[column]) / other[row["seed"]] for row in own[setting]])
+
+    mean, end = (
+        {setting: ratio(setting, "synchronous", column) for setting in own}
+        for column in ("mean_return", "final_return")
+    )
+    actors = {setting: ratio(setting, "asynchronous actors, PPO") for setting in own}
+    at_the_end = [ratio(setting, "asynchronous actors, PPO", "final_return") for setting in own]
+    assert mean[larger].high > 1 > end[larger].high
+    assert end[slower].high > 1 > mean[slower].high
+    assert all(one.high < 1 for one in (*actors.values(), *at_the_end))
+    assert not missing(
+        STELLARIS,
+        f"in the mean over the 60 s, {mean[larger]:.2f}, but it is at the end, {end[larger]:.2f}.",
+        f"it is behind in the mean, {mean[slower]:.2f}, and not shown to be at the end, {end[slower]:.2f}.",
+        f"{actors[larger]:.2f} and {actors[slower]:.2f} in the mean.",
+        f"in the mean the larger minibatch has {ratio(larger, 'stellaris'):.2f} times the return of the chosen",
+    )
+    short = [times(f"{of[larger]:.2f}") for of in (mean, end)]
+    assert not missing("README.md", f"which its grid lacked, it has {short[0]} on 14 seeds, and {short[1]} at the end.")
+
+
 def test_claims():
     of = {key[:2]: ours for key, ours in findings("stellaris-motivation").items()}
     reward = of[claims.REWARD, "the demo's settings"]
@@ -581,6 +625,7 @@ def test_neighbouring_seeds():
         for study in (
             *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
             *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
+            *("stellaris-equal-time/Hopper-v4-beyond", "tuning/beyond"),
         )
     }
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):

@@ -36,6 +36,35 @@ def tuned(environment: str) -> Table:
     return _ranked((environment, outcome), of.settings, groups, column)
 
 
+def beyond() -> Table:
+    """Returns Stellaris' settings beyond its grid on the tuning seeds, and their ratios to the chosen settings."""
+    groups = runs(f"{_TUNING['Hopper-v4']}/beyond", "Hopper-v4")
+    lines = []
+    for system, settings in tuning.BEYOND.items():
+        chosen = groups[f"{system}: {tuning.of('Hopper-v4').chosen[system]}"]
+        for setting in settings:
+            of = groups[f"{system}: {setting}"]
+            returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
+            ratios = (
+                "1.00" if of is chosen else f"{fmean(_column(of, column)) / fmean(_column(chosen, column)):.2f}"
+                for column in (_FINAL, _MEAN)
+            )
+            lines.append((_LABELS[system], setting, *returns, *ratios))
+    ratios_of = ("ratio to the chosen setting", "ratio of the means over the 60 s")
+    headings = ("Hopper-v4", "setting", "return after 60 s", "mean over the 60 s", *ratios_of)
+    return Table(headings, lines, left=("setting",))
+
+
+def _column(of: Sequence[Mapping[str, str]], column: str) -> Sequence[float]:
+    return [float(row[column]) for row in of]
+
+
+def _with_range(of: Sequence[Mapping[str, str]], column: str) -> str:
+    """Returns the mean, the least and the greatest of a column as text."""
+    found = _column(of, column)
+    return f"{fmean(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})"
+
+
 def tuned_for_hpc() -> Table:
     """Returns the best setting of Stellaris and of PAR-RL on the HPC testbed, and the next best."""
     groups = runs("small/stellaris-hpc-tuning", "Hopper-v4")
@@ -55,12 +84,11 @@ def _ranked(
     for system in (system for system in _LABELS if system in settings):
         own = [f"{system}: {setting}" for setting in settings[system]]
         best, other, *_ = sorted(own, key=lambda setting: -fmean(outcomes[setting]))
-        found = outcomes[best]
         lines.append(
             (
                 _LABELS[system],
                 best.removeprefix(f"{system}: "),
-                f"{fmean(found):,.0f} ({min(found):,.0f} to {max(found):,.0f})",
+                _with_range(groups[best], column),
                 f"{middle(groups[best], 'steps'):,.0f}",
                 f"{middle(groups[best], 'gradients'):,.0f}",
                 f"{fmean(outcomes[other]):,.0f} ({other.removeprefix(f'{system}: ')})",
@@ -116,6 +144,25 @@ def continued() -> Table:
     alone = f"of the {new} new seeds"
     means = ("ratio to synchronous", alone, "ratio to one PPO learner", alone)
     return Table((f"{seeds} seeds", "mean return", *means, "ratio of returns after 60 s", alone), lines)
+
+
+def beyond_the_grid() -> Table:
+    """Returns Stellaris' settings beyond its grid on the further seeds of Hopper-v4, against runs of the same seeds."""
+    further, own = (runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond"))
+    rivals = {"synchronous": "ratio to synchronous", _CONTROL: "to one PPO learner"}
+    lines = [
+        (
+            setting.removeprefix("stellaris: "),
+            f"{estimated(of, _MEAN):,.0f}",
+            *(_against(of, further[rival], _MEAN) for rival in (*rivals, "stellaris")),
+            *(_against(of, further[rival], _FINAL) for rival in rivals),
+        )
+        for setting, of in own.items()
+    ]
+    names = (*rivals.values(), "to Stellaris' chosen setting")
+    ends = (f"{name}, after 60 s" for name in rivals.values())
+    seeds = {len(of) for of in own.values()}
+    return Table((f"Stellaris, PPO; {max(seeds)} seeds", "mean return", *names, *ends), lines)
 
 
 def _up_to_target(row: Mapping[str, str]) -> str:
