@@ -1,4 +1,4 @@
-"""What the comparison of backends calls, on a simulated platform in wall time."""
+"""What the comparison of backends calls, on a simulated platform."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from stellaris.runtime.delays import Constant
 
 @pytest.fixture
 def platform():
-    with SimulatedPlatform({"function": FunctionSpec(Constant(0.0), max_concurrency=8)}, clock="wall") as made:
+    with SimulatedPlatform({"function": FunctionSpec(Constant(1.0), max_concurrency=8)}) as made:
         yield made
 
 
