@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.benchmarks.cluster import POLICY, TURNS
+from experiments.benchmarks.cluster import POLICY, TURNS, nothing, read
 from experiments.benchmarks.measuring import Comparison
 from experiments.toolkit import options
 from stellaris.runtime import FunctionSpec
@@ -79,14 +79,6 @@ def _text(numbers: Sequence[float], form: str) -> str:
 # ---- measurements ----------------------------------------------------------------------------------------------------
 
 
-def _nothing(context: Any) -> None:
-    """Does nothing."""
-
-
-def _read(context: Any, version: Any) -> int:
-    return int(version.value.nbytes)
-
-
 def _all_at_once(platform: ClusterPlatform, body: Callable[..., Any], *arguments: Any) -> list[Any]:
     """Calls a body in every container at once, and returns the results."""
     for _ in range(CONTAINERS):
@@ -100,7 +92,7 @@ def _all_at_once(platform: ClusterPlatform, body: Callable[..., Any], *arguments
 def _new_containers(platform: ClusterPlatform) -> float:
     """Returns the seconds until all containers have been made and called, where none is."""
     began = time.perf_counter()
-    _all_at_once(platform, _nothing)
+    _all_at_once(platform, nothing)
     return time.perf_counter() - began
 
 
@@ -109,7 +101,7 @@ def _calls(platform: ClusterPlatform, at_once: int) -> float:
     began = time.perf_counter()
     for call in range(CALLS + at_once):
         if call < CALLS:
-            platform.invoke(_FUNCTION, _nothing)
+            platform.invoke(_FUNCTION, nothing)
         if call >= at_once:
             done = platform.next_completion()
             assert done is not None
@@ -122,7 +114,7 @@ def _broadcast(platform: ClusterPlatform) -> float:
     policy = np.zeros(POLICY // 4, np.float32)
     began = time.perf_counter()
     platform.store.publish("policy", policy)
-    assert _all_at_once(platform, _read, platform.store.latest("policy")) == [POLICY] * CONTAINERS
+    assert _all_at_once(platform, read, platform.store.latest("policy")) == [POLICY] * CONTAINERS
     return 1e3 * (time.perf_counter() - began)
 
 

@@ -91,10 +91,10 @@ def _calls(turns: int) -> Comparison:
         def ours() -> float:
             began = time.perf_counter()
             for _ in range(AT_ONCE):
-                platform.invoke("nothing", _nothing)
+                platform.invoke("nothing", nothing)
             for _ in range(CALLS - AT_ONCE):
                 platform.next_completion()
-                platform.invoke("nothing", _nothing)
+                platform.invoke("nothing", nothing)
             while platform.next_completion():
                 pass
             return CALLS / (time.perf_counter() - began)
@@ -121,7 +121,7 @@ def _calls(turns: int) -> Comparison:
     )
 
 
-def _nothing(context: Any) -> None:
+def nothing(context: Any) -> None:
     """Does nothing."""
 
 
@@ -142,7 +142,7 @@ def _broadcasts(turns: int) -> Comparison:
             for _ in range(BROADCASTS):
                 platform.store.publish("policy", policy)
                 for _ in range(READERS):
-                    platform.invoke("read", _read, platform.store.latest("policy"))
+                    platform.invoke("read", read, platform.store.latest("policy"))
                 while done := platform.next_completion():
                     assert done.result() == POLICY
             return (time.perf_counter() - began) / BROADCASTS
@@ -165,7 +165,8 @@ def _broadcasts(turns: int) -> Comparison:
     )
 
 
-def _read(context: Any, version: Any) -> int:
+def read(context: Any, version: Any) -> int:
+    """Reads a version of the store, and returns its bytes."""
     return int(version.value.nbytes)
 
 

@@ -53,19 +53,20 @@ from experiments.toolkit.statistics import estimate
 
 DESCRIPTION = "return at equal time of each system with its best setting, on fresh seeds"
 
-SIZES = {
-    "smoke": Size(("CartPole-v1",), 12_288, 1),
-    "small": Size(("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Humanoid-v4"), 10_000_000, 10),
-    "paper": Size(("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Humanoid-v4"), 10_000_000, 20),
-    "beyond": Size(("Hopper-v4",), 10_000_000, 14, lambda environment: _beyond(environment)),
-}
-
 
 def _beyond(environment: str) -> Sequence[Variant]:
     """Returns Stellaris with the settings beyond its grid."""
     own = "stellaris"
     several = tuning.named(environment, {own: tuning.BEYOND[own]})
     return [one for one in several if not one.setting.endswith(tuning.of(environment).chosen[own])]
+
+
+SIZES = {
+    "smoke": Size(("CartPole-v1",), 12_288, 1),
+    "small": Size(("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Humanoid-v4"), 10_000_000, 10),
+    "paper": Size(("Hopper-v4", "Walker2d-v4", "HalfCheetah-v4", "Humanoid-v4"), 10_000_000, 20),
+    "beyond": Size(("Hopper-v4",), 10_000_000, 14, _beyond),
+}
 
 
 def _variants(environment: str) -> Sequence[Variant]:
