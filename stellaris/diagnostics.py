@@ -245,7 +245,7 @@ def ratio_report(
       `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")))`.
 
     Raises:
-      TypeError: if `log_ratio` holds integers.
+      TypeError: if `log_ratio` holds integers, or `quantiles` is not a sequence.
       ValueError: if the shapes differ, or a quantile lies outside [0, 1].
 
     Source:
@@ -263,6 +263,8 @@ def ratio_report(
     """
     checks.floats(log_ratio=log_ratio)
     checks.same_shape(log_ratio, "log_ratio", valid=valid)
+    if isinstance(quantiles, int | float | str):
+        raise TypeError(f"quantiles={quantiles!r} is not a sequence of numbers, such as (0.5,)")
     for quantile in quantiles:
         checks.between_zero_and_one(quantile=quantile)
     wide = jax.lax.stop_gradient(jnp.asarray(log_ratio, at_least_float32(jnp.result_type(log_ratio))))

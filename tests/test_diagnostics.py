@@ -245,6 +245,13 @@ def test_ratio_report_is_numpys(shape):
         assert all_valid.count == log_ratio.size
 
 
+@pytest.mark.parametrize("wrong", [0.5, 1, "0.5"])
+def test_quantiles_are_several(unchecked, wrong):
+    with pytest.raises(TypeError, match=f"^quantiles={wrong!r} is not a sequence of numbers"):
+        ratio_report(jnp.zeros(3), quantiles=wrong)
+    assert ratio_report(jnp.zeros(3), quantiles=np.linspace(0, 1, 3)).quantiles.shape == (3,)
+
+
 def test_ratio_report_by_hand():
     """Ratios 1/2, 1, 8: by default least, largest, middle and the two hundredths in between."""
     got = ratio_report(jnp.log(jnp.array([8.0, 0.5, 1.0])))

@@ -57,6 +57,15 @@ def int32(**arrays: Any) -> None:
             raise ValueError(f"{name}={beyond[0]} does not fit into int32: pass a number in [-2**31, 2**31)")
 
 
+def whole_int32(**numbers: Any) -> None:
+    """Raises a TypeError unless every number, such as a version, is whole; a ValueError if one exceeds int32."""
+    for name, number in numbers.items():
+        _array(name, number)
+        if not jnp.issubdtype(jnp.result_type(number), jnp.integer):
+            raise TypeError(f"{name}={number} has dtype {jnp.result_type(number)}: expected a whole number")
+    int32(**numbers)
+
+
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument named `of`."""
     _same(first, of, given(**arrays), _way)
@@ -135,6 +144,12 @@ def known(**settings: Any) -> Iterator[tuple[str, Any]]:
             # JAX arrays become NumPy numbers, because within a `jit` JAX traces even a comparison of two constants, and
             # Python cannot branch on a traced result.
             yield name, np.asarray(x)[()] if isinstance(x, jax.Array) else x
+
+
+def single(**settings: Any) -> None:
+    """Raises a TypeError unless every setting is a single number."""
+    for _ in known(**settings):
+        pass
 
 
 def plain(x: Any) -> Any:

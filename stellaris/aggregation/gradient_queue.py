@@ -174,15 +174,14 @@ def push(state: AggregatorState, gradient: Tree, version: Any) -> AggregatorStat
       The queue with the gradient as its newest.
 
     Raises:
-      TypeError: if the version is not a whole number.
+      TypeError: if the version is not a whole number, or the state is no queue.
       ValueError: if the version is negative or beyond int32, or the gradient differs in structure or shape from that
         given to `empty`.
     """
+    _check_state(state)
     _check_like(gradient, state.layout)
-    if not jnp.issubdtype(jnp.result_type(version), jnp.integer):
-        raise TypeError(f"version={version} has dtype {jnp.result_type(version)}: expected a whole number")
+    checks.whole_int32(version=version)
     checks.not_negative(version=version)
-    checks.int32(version=version)
     after: AggregatorState = _appended(state, gradient, version)
     return after
 
@@ -210,9 +209,10 @@ def staleness(state: AggregatorState, clock: Any) -> Int[JaxArray, "capacity"]:
       int32 `[capacity]`; entries beyond `state.count` are meaningless.
 
     Raises:
+      TypeError: if the clock is not a whole number.
       ValueError: if the clock is beyond int32.
     """
-    checks.int32(clock=clock)
+    checks.whole_int32(clock=clock)
     return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
 
 
@@ -250,9 +250,11 @@ def take(
       The update, and the queue with the remaining gradients in order.
 
     Raises:
+      TypeError: if the clock is not a whole number.
       ValueError: if the clock is beyond int32, or `combine` is unknown.
     """
-    checks.int32(clock=clock)
+    _check_state(state)
+    checks.whole_int32(clock=clock)
     if combine not in ("mean", "sequential"):
         raise ValueError(f"combine={combine!r} is neither 'mean' nor 'sequential'")
     n, ages = _oldest(state, n, clock)
@@ -366,6 +368,12 @@ def _stacked(rows: jax.Array, order: jax.Array, n: jax.Array) -> jax.Array:
 
 def _named(tree: Tree) -> list[tuple[str, Any]]:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def _check_state(state: object) -> None:
+    if not isinstance(state, AggregatorState):
+        kind = type(state).__name__
+        raise TypeError(f"state is a {kind}: expected what init or push returned, or the second value of pop")
 
 
 def _check_like(gradient: Tree, layout: Layout) -> None:

@@ -92,7 +92,7 @@ class _StalenessAware(Queueing):
         )
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        checks.int32(clock=clock)
+        checks.whole_int32(clock=clock, round=round)
         # A version from the future counts as fresh; its negative staleness would offset that of others.
         total = jnp.sum(jnp.where(gradient_queue.queued(state), jnp.maximum(clock - state.version, 0), 0))
         limit = self._limit(state.memory, round)
@@ -102,6 +102,7 @@ class _StalenessAware(Queueing):
         return (state.count > 0) & (fresh | (state.count >= self.group_size))
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
+        checks.whole_int32(round=round)
         weigh = self.weight or inverse_root(self.smoothness)
         update, state = gradient_queue.take(state, state.count, clock, weigh, self.combine)
         return update, state._replace(memory=_measure(state.memory, update, round))

@@ -125,10 +125,11 @@ class _StaleSynchronous(Queueing):
 
     def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = None) -> AggregatorState:
         learner = _numbered(learner, self.learners)
+        after = gradient_queue.push(state, gradient, version)
         accepted = state.count < state.capacity
         # A restored state may hold NumPy's arrays.
         pushes = jnp.asarray(state.memory).at[learner].add(accepted.astype(jnp.int32))
-        return gradient_queue.push(state, gradient, version)._replace(memory=pushes)
+        return after._replace(memory=pushes)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         return state.count > 0
@@ -260,12 +261,11 @@ class _Synchronous(Queueing):
 
     def push(self, state: AggregatorState, gradient: Tree, version: Any, *, learner: Any = None) -> AggregatorState:
         learner = _numbered(learner, self.group_size)
-        checks.int32(version=version)
+        after = gradient_queue.push(state, gradient, version)
         accepted = state.count < self.group_size
         memory = jnp.asarray(state.memory)  # a restored state may hold NumPy's arrays
         last = jnp.where(accepted, version, memory[learner]).astype(jnp.int32)
-        memory = memory.at[learner].set(last)
-        return gradient_queue.push(state, gradient, version)._replace(memory=memory)
+        return after._replace(memory=memory.at[learner].set(last))
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         return state.count >= self.group_size
@@ -275,7 +275,7 @@ class _Synchronous(Queueing):
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
         _check_learner(learner, self.group_size)
-        checks.int32(clock=clock)
+        checks.whole_int32(clock=clock)
         return jnp.asarray(clock > state.memory[learner])
 
 

@@ -144,7 +144,8 @@ def report(batch: Any, policy: Evaluated, cap: jax.Array | None, *, clipped: Arr
     """Returns the metrics of a policy on a batch, apart from losses; the arguments are as in `loss`."""
     log_ratio = policy.log_ratio
     valid = jnp.asarray(batch.valid)
-    checks.int32(**checks.given(version=version), **{"batch.version": batch.version})
+    checks.whole_int32(**checks.given(version=version))
+    checks.int32(**{"batch.version": batch.version})
     truncated = jnp.zeros_like(clipped) if cap is None else importance_ratio(log_ratio) > cap
     span = version_span(replicated(batch.version).ravel(), valid=replicated(valid).ravel())
     if version is not None:

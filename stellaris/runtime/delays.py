@@ -132,6 +132,7 @@ class Mixture:
                 f"Mixture of {len(self.delays)} delays with {len(self.probabilities)} probabilities: give at least one "
                 "delay, and one probability for each delay"
             )
+        checks.single(**{f"probabilities[{i}]": chance for i, chance in enumerate(self.probabilities)})
         if min(self.probabilities) < 0 or not math.isclose(sum(self.probabilities), 1.0):
             raise ValueError(
                 f"Mixture(probabilities={self.probabilities}): probabilities must not be negative and must sum to 1"
@@ -311,6 +312,7 @@ def check_drawn(**arguments: object) -> None:
 
 
 def _check_non_negative(delay: object, **values: float) -> None:
+    checks.single(**values)
     for name, value in values.items():
         if not 0 <= value < math.inf:
             raise ValueError(f"{type(delay).__name__}({name}={value}) must be finite and not negative")

@@ -38,6 +38,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         check_drawn(latency=self.latency)
+        checks.single(bandwidth=self.bandwidth)
         # The checks in this module have the form `not x > 0`, so that NaN is refused as well.
         if not self.bandwidth > 0:
             raise ValueError(f"bandwidth={self.bandwidth} is not positive: give bytes per second, or math.inf")
@@ -74,6 +75,7 @@ class Retry:
     jitter: float = 0.0
 
     def __post_init__(self) -> None:
+        checks.single(limit=self.limit, first=self.first, factor=self.factor, maximum=self.maximum, jitter=self.jitter)
         if not self.limit >= 1:
             raise ValueError(f"limit={self.limit} is below 1: the first attempt counts as well, so give 1 or more")
         checks.whole(at_least=1, limit=self.limit)
@@ -186,17 +188,18 @@ class FunctionSpec:
             if not isinstance(getattr(self, name), kind):
                 wanted = getattr(kind, "__name__", "Transfer")
                 raise TypeError(f"{name}={getattr(self, name)!r}: expected {wanted}(...)")
+        limits = {name: getattr(self, name) for name in ("max_concurrency", "reserved_concurrency")}
+        optional = checks.given(**limits, timeout=self.timeout)
+        checks.single(keep_alive=self.keep_alive, provisioned=self.provisioned, **optional)
         if not self.keep_alive >= 0:
             raise ValueError(f"keep_alive={self.keep_alive} is negative: give seconds, or math.inf to keep containers")
-        for name in ("max_concurrency", "reserved_concurrency"):
-            limit = getattr(self, name)
+        for name, limit in limits.items():
             if limit is not None and not limit >= 1:
                 raise ValueError(f"{name}={limit} is below 1: nothing could ever run; give at least 1, or None")
         # Provisioned containers over the limit could never be made, and the platform would wait for them forever.
         most = math.inf if self.max_concurrency is None else self.max_concurrency
         if not 0 <= self.provisioned <= most:
             raise ValueError(f"provisioned={self.provisioned} is not between 0 and max_concurrency={most}")
-        limits = {name: getattr(self, name) for name in ("max_concurrency", "reserved_concurrency")}
         checks.whole(at_least=0, provisioned=self.provisioned, **checks.given(**limits))
         for name, values in (("reuse", get_args(Reuse)), ("overflow", ("queue", "reject"))):
             if getattr(self, name) not in values:

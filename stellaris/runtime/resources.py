@@ -16,7 +16,7 @@ class Resources:
       gpu_slots: number of slots that the container takes on one GPU; see `Node.slots_per_gpu`.
 
     Raises:
-      TypeError: if `gpu_slots` is not an integer.
+      TypeError: if an argument is not a number, or `gpu_slots` is not an integer.
       ValueError: if a number is negative or not finite.
 
     Example:
@@ -29,6 +29,7 @@ class Resources:
     gpu_slots: int = 0
 
     def __post_init__(self) -> None:
+        checks.single(memory=self.memory, vcpus=self.vcpus, gpu_slots=self.gpu_slots)
         for name in ("memory", "vcpus", "gpu_slots"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name}={getattr(self, name)} is negative or not finite: give 0 or more")
@@ -50,7 +51,7 @@ class Node:
         each other down, and 1 if they take turns. As with all durations, the slow-down is fixed at the start.
 
     Raises:
-      TypeError: if `gpus` or `slots_per_gpu` is not an integer.
+      TypeError: if an argument but the name is not a number, or `gpus` or `slots_per_gpu` is not an integer.
       ValueError: if a number is out of its range.
 
     Example:
@@ -66,6 +67,13 @@ class Node:
     gpu_sharing: float = 0.0
 
     def __post_init__(self) -> None:
+        checks.single(
+            memory=self.memory,
+            vcpus=self.vcpus,
+            gpus=self.gpus,
+            slots_per_gpu=self.slots_per_gpu,
+            gpu_sharing=self.gpu_sharing,
+        )
         # The check has the form `not x >= 0`, so that NaN is refused as well.
         for name in ("memory", "vcpus", "gpus", "gpu_sharing"):
             if not getattr(self, name) >= 0:

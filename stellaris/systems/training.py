@@ -90,8 +90,8 @@ def train(
       LookupError: if a function that the system needs is not deployed.
       RuntimeError: if the run is in a deadlock: no invocation is pending, and no limit of the budget is reached; or if
         an evaluation fails, with its error as the cause.
-      TypeError: if `system` is not a `System`, `prices` is a single sheet, `checkpoints` is not a `Checkpoints` or the
-        platform cannot be saved in it, or the seed is not a whole number.
+      TypeError: if an argument has another type, `prices` is a single sheet, the platform cannot be saved in
+        `checkpoints`, or the seed is not a whole number.
       ValueError: if the environment is unknown or unsupported, a budget of cost lacks prices, a target of
         evaluations lacks `evaluation`, two price sheets have the same name, a sheet prices no deployed function, the
         seed is out of [0, 2**31), the checkpoints' folder holds a run and `resume` is False, or `resume` lacks
@@ -99,6 +99,7 @@ def train(
         `StalenessControl` is below the number of actors; or, with a scheduler, if a decision is not in [1, actors], or
         the first round cost more than the budget.
     """
+    _check_types(workload, platform, budget, evaluation)
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
         # The checks are within the block, so that the platform is closed even if a check fails.
@@ -158,6 +159,18 @@ def train(
         version = platform.store.value(POLICY)
     bills = {sheet.name: platform.bill(sheet) for sheet in prices}
     return Result(progress.history, version, platform.trace, bills)
+
+
+def _check_types(workload: object, platform: object, budget: object, evaluation: object) -> None:
+    """Checks the types of arguments, the platform's before it is entered."""
+    if not isinstance(platform, Platform):
+        raise TypeError(f"platform={platform!r} is not a platform: pass SimulatedPlatform(functions) or another one")
+    if not isinstance(workload, Workload):
+        raise TypeError(f"workload={workload!r} is not a Workload: pass Workload({workload!r})")
+    if not isinstance(budget, Budget):
+        raise TypeError(f"budget={budget!r} is not a Budget: pass Budget(steps=...), with seconds, cost or a target")
+    if not isinstance(evaluation, Evaluation | None):
+        raise TypeError(f"evaluation={evaluation!r} is not an Evaluation: pass Evaluation(...), or None")
 
 
 def _check_system(system: object, platform: Platform) -> None:

@@ -310,6 +310,34 @@ def test_a_setting_is_not_replaced_by_one_out_of_its_range(error, make, changes,
         dataclasses.replace(make(), **changes)
 
 
+@pytest.mark.parametrize("make", [AWARE, AHEAD, ASYNCHRONOUS, functools.partial(synchronous, 2)])
+def test_versions_and_rounds_are_whole(make, unchecked):
+    """A fraction would change staleness and the threshold without a word."""
+    aggregator = make()
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0)
+    with pytest.raises(TypeError, match=r"^version=0\.5 has dtype float32: expected a whole number"):
+        aggregator.push(state, gradient(1), 0.5, learner=1)
+    with pytest.raises(TypeError, match=r"^clock=1\.5 has dtype float32: expected a whole number"):
+        aggregator.pop(state, 1.5, 0)
+
+
+def test_rounds_of_a_threshold_are_whole(unchecked):
+    aggregator = AWARE()
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0)
+    for method in (aggregator.ready, aggregator.pop):
+        with pytest.raises(TypeError, match=r"^round=0\.5 has dtype float32: expected a whole number"):
+            method(state, 0, 0.5)
+
+
+@pytest.mark.parametrize("make", [AWARE, AHEAD, ASYNCHRONOUS, functools.partial(synchronous, 2)])
+def test_a_pair_in_place_of_a_state(make, unchecked):
+    """`pop` returns the update and the state; to pass both on is a likely mistake."""
+    aggregator = make()
+    pair = aggregator.pop(aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0), 0, 0)
+    with pytest.raises(TypeError, match=r"^state is a tuple: expected what init or push returned, or the second value"):
+        aggregator.push(pair, gradient(1), 0, learner=0)
+
+
 def test_a_version_that_never_was(unchecked):
     aggregator = fully_asynchronous(capacity=2)
     with pytest.raises(ValueError, match="version=-1 is negative"):

@@ -83,8 +83,8 @@ def test_history_streams() -> None:
 
 def training(**options: Any) -> Any:
     platform = SimulatedPlatform(tiny.deployment(), threads=1)
-    options = {"system": SYNCHRONOUS, "workload": tiny.WORKLOAD, "budget": Budget(steps=32)} | options
-    return train(platform=platform, **options)
+    few = {"system": SYNCHRONOUS, "workload": tiny.WORKLOAD, "budget": Budget(steps=32), "platform": platform}
+    return train(**few | options)
 
 
 def with_aggregator(learners: int, aggregator: Any) -> Stellaris:
@@ -120,6 +120,11 @@ class Changeable(Pairs):
             ValueError,
             r"resume=True needs checkpoints: pass checkpoints=Checkpoints\(fol",
         ),
+        (lambda: training(workload="CartPole-v1"), TypeError, r"'CartPole-v1' is not a Workload: pass Workload\('Car"),
+        (lambda: training(platform={}), TypeError, r"platform={} is not a platform: pass SimulatedPlatform"),
+        (lambda: training(budget=100), TypeError, r"budget=100 is not a Budget: pass Budget\(steps="),
+        (lambda: training(evaluation=3), TypeError, r"evaluation=3 is not an Evaluation: pass Evaluation\("),
+        (lambda: training(prices=["aws"]), TypeError, "prices has 'aws': expected a PriceSheet"),
         (lambda: training(prices=tiny.PRICES[0]), TypeError, "prices is a single sheet, 'demo': pass a sequence"),
         (lambda: PriceSheet("p", {"actor": 1.0}), TypeError, r"'p': 'actor' is priced by 1\.0: expected a Rate"),
         (lambda: PriceSheet("p", machines={"vm": Rate()}), TypeError, "'vm' is priced by Rate.*: expected a Machine"),

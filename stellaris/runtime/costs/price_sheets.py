@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
+from stellaris._core import checks
 from stellaris._core.describe import digest
 from stellaris.runtime.resources import Resources
 
@@ -29,6 +30,7 @@ class Rate:
       provisioned_per_gb_second: additional price of a GB of provisioned containers for a second, busy or idle.
 
     Raises:
+      TypeError: if a price is not a number.
       ValueError: if a price is negative or not finite.
 
     Example:
@@ -47,6 +49,7 @@ class Rate:
     provisioned_per_gb_second: float = 0.0
 
     def __post_init__(self) -> None:
+        checks.single(**{item.name: getattr(self, item.name) for item in fields(self)})
         for item in fields(self):
             if not 0 <= getattr(self, item.name) < math.inf:
                 raise ValueError(f"{item.name}={getattr(self, item.name)}: a price must be finite and not negative")
@@ -71,7 +74,7 @@ class Machine:
       places: number of invocations that run at once when the machine is fully used.
 
     Raises:
-      TypeError: if `runs` is a single name and not a sequence of names.
+      TypeError: if the price or `places` is not a number, or `runs` is a single name and not a sequence of names.
       ValueError: if the price is negative or not finite, or `places` is not positive.
 
     Example:
@@ -83,6 +86,7 @@ class Machine:
     places: float = 1
 
     def __post_init__(self) -> None:
+        checks.single(per_second=self.per_second, places=self.places)
         if not 0 <= self.per_second < math.inf:
             raise ValueError(f"per_second={self.per_second}: a price must be finite and not negative")
         if not self.places > 0:
@@ -149,11 +153,14 @@ def check_sheets(prices: Sequence[PriceSheet]) -> None:
     """Checks that price sheets have different names, by which costs are kept.
 
     Raises:
-      TypeError: if `prices` is a single sheet.
+      TypeError: if `prices` is a single sheet, or has anything but a sheet.
       ValueError: if two sheets have the same name.
     """
     if isinstance(prices, PriceSheet):
         raise TypeError(f"prices is a single sheet, {prices.name!r}: pass a sequence of sheets, prices=[sheet]")
+    for sheet in prices:
+        if not isinstance(sheet, PriceSheet):
+            raise TypeError(f"prices has {sheet!r}: expected a PriceSheet")
     for name, times in Counter(sheet.name for sheet in prices).items():
         if times > 1:
             raise ValueError(

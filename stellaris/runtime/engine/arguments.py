@@ -37,6 +37,7 @@ def check_options(
     if replay is not None and faulty:
         raise ValueError("replay and faults: a replay repeats the faults of the recorded run; leave out one of the two")
     checks.seed(seed=seed)
+    checks.single(hang_after=hang_after, **checks.given(threads=threads))
     if clock not in ("virtual", "wall"):
         raise ValueError(f"clock={clock!r} is neither 'virtual' nor 'wall': choose one of them")
     if threads is not None and threads < 1:

@@ -19,7 +19,7 @@ class Deployment:
     Raises:
       LookupError: if there are faults for a function that is not deployed.
       TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, `nodes` has
-        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not an integer.
+        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not a number.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -58,13 +58,14 @@ class Deployment:
         if unknown:
             deployed = sorted(self.functions)
             raise LookupError(f"faults={unknown}: no such function is deployed: the platform has {deployed}")
+        limits = {"keep_versions": self.keep_versions, **checks.given(max_concurrency=self.max_concurrency)}
+        checks.single(store_capacity=self.store_capacity, **limits)
         # The checks have the form `not x >= 1`, so that NaN is refused.
         if self.max_concurrency is not None and not self.max_concurrency >= 1:
             raise ValueError(f"max_concurrency={self.max_concurrency} is below 1: nothing could ever run; raise it")
         if not self.keep_versions >= 1:
             raise ValueError(f"keep_versions={self.keep_versions} is below 1: the newest version must stay; raise it")
-        limits = {"max_concurrency": self.max_concurrency, "keep_versions": self.keep_versions}
-        checks.whole(at_least=1, **checks.given(**limits))
+        checks.whole(at_least=1, **limits)
         if not self.store_capacity > 0:
             raise ValueError(
                 f"store_capacity={self.store_capacity} is not positive: give a number of bytes, or math.inf"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
 
+from stellaris._core import checks
 from stellaris._core.describe import digest
 from stellaris.runtime.delays import Constant, Delay, Stream, Uniform, check_drawn
 from stellaris.runtime.state.registry import register_part, register_value
@@ -38,7 +39,8 @@ class Faults:
       lose_containers_at: instants at which the function's newest container is lost.
 
     Raises:
-      TypeError: if a duration or the straggler's factor is a bare number instead of a distribution.
+      TypeError: if a duration or the straggler's factor is a bare number instead of a distribution, or a probability is
+        not a number.
       ValueError: if a probability lies outside [0, 1], or the schedule has a fault of an unknown kind or of an attempt
         that there cannot be.
 
@@ -71,6 +73,7 @@ class Faults:
         )
         if self.lifetime is not None:
             check_drawn(lifetime=self.lifetime)
+        checks.single(**{kind: getattr(self, kind) for kind in KINDS})
         for kind in KINDS:
             if not 0 <= getattr(self, kind) <= 1:
                 raise ValueError(f"{kind}={getattr(self, kind)} is not a probability: give a number from 0 to 1")
