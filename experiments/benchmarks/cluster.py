@@ -157,7 +157,7 @@ def _broadcasts(turns: int) -> Comparison:
         ours()
         own, other = _median(turns, ours, plain)
     return Comparison(
-        f"s to broadcast {POLICY / 1e6:.0f} MB to {READERS} containers, against ray.put and get",
+        f"broadcast of {POLICY / 1e6:.0f} MB to {READERS} containers, against ray.put and get",
         f"{1e3 * own:.1f} ms",
         f"{1e3 * other:.1f} ms",
         own / other,

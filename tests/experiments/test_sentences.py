@@ -56,8 +56,8 @@ def test_the_readme():
         f"baseline reaches {times(shown(gradients['return, equal time']))} the return that it has with the demo's "
         f"number, and {times(shown(gradients['mean until then']))} in the mean",
         f"has cost {100 * saved.ours.middle:.0f} % less by use than synchronous PPO, for "
-        f"{times(f'{saved.returns:.2f}')} the return, or {times(f'{alone:.2f}')} without the runs of synchronous PPO "
-        "on functions.",
+        f"{times(f'{saved.returns:.2f}')} the return of synchronous PPO on machines and on functions together, or "
+        f"{times(f'{alone:.2f}')} that of its runs on machines alone.",
         f"it has {times(f'{grouped:.2f}')} the return that it has if gradients are applied on arrival, in half of the "
         "time.",
         f"{len(rows(RESULTS / 'lab-lag' / 'runs.csv')):,} runs in two and a half hours",
@@ -431,7 +431,7 @@ def test_when_the_ratios_hold():
         "the return:",
         f"with 16 places on the rented machine {by_use_of(default)} becomes {by_use_of(places)}, and if idle GPUs are "
         f"billed, {by_use_of(idle)}.",
-        f"in the first it was {min(first):.2f} to {max(first):.2f} times.",
+        f"repeat earlier ones, in which Stellaris had {min(first):.2f} to {max(first):.2f} times the return.",
         f"steps are sampled in {middle(result(alone, 'virtual_seconds', '.1f'), '.1f')} s by policies that lag behind, "
         f"and by then {middle(result(alone, 'gradients'), '.0f')} of the 760 gradients have been applied.",
         f"under none of these assumptions: it has {min(lower):.2f} to {max(lower):.2f} times the return, and where a "

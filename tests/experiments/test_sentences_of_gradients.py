@@ -98,7 +98,7 @@ def test_old_gradients_and_old_data():
     assert not missing(
         "docs/corrections.md",
         f"at a lag of {cartpole.replace(' (', ' gradients (')} on CartPole and {acrobot} on Acrobot,",
-        f"at {gradients[0]} and {gradients[1]} gradients ({batches} batches).",
+        f"at {gradients[0]} and {gradients[1]} gradients ({batches} batches), or, ",
     )
     ages = [f"{float(text.split(' ')[0]):.0f}" for text in (cartpole, acrobot)]
     assert not missing(

@@ -41,8 +41,8 @@ def beyond() -> Table:
     groups = runs(f"{_TUNING['Hopper-v4']}/beyond", "Hopper-v4")
     lines = []
     for system, settings in tuning.BEYOND.items():
-        chosen = groups[f"{system}: {tuning.of('Hopper-v4').chosen[system]}"]
-        for setting in settings:
+        chosen = groups.get(f"{system}: {tuning.of('Hopper-v4').chosen[system]}", ())
+        for setting in (name for name in settings if f"{system}: {name}" in groups):
             of = groups[f"{system}: {setting}"]
             returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
             ratios = (
