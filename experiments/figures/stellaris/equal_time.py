@@ -45,6 +45,13 @@ neither ran on these seeds, were not finished then.) Outcomes are those above. Q
 9. Is Stellaris, with the larger minibatch, behind synchronous PPO with its larger one?
 10. And behind asynchronous actors with one PPO learner, with their larger one?
 11. Are these actors ahead of synchronous PPO, both with the larger minibatch?
+
+Registered after the tuning runs of IMPACT's larger minibatch, which have 2.4 times the return of its chosen setting, and
+before its first run here: it runs on the same fourteen seeds. Its chosen setting does not, so that its ratios are to the
+other systems' alone. Question:
+
+12. Is `CircularReplay` with IMPACT and its larger minibatch ahead of synchronous PPO and of asynchronous actors with one
+    PPO learner, each with its larger one, and of Stellaris?
 """
 
 from collections.abc import Sequence
@@ -68,6 +75,7 @@ _BETTER = {
     "stellaris": ("0.0003, 1024 items, sampling on", "0.00015, 512 items, sampling on"),
     "synchronous": ("0.0003, 10 x 2048",),
     "asynchronous actors, PPO": ("0.0006, 2048 items, sampling on",),
+    "IMPACT": ("0.0012, 1024 items, sampling on",),
 }
 
 
