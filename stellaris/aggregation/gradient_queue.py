@@ -213,7 +213,7 @@ def staleness(state: AggregatorState, clock: Any) -> Int[JaxArray, "capacity"]:
       ValueError: if the clock is beyond int32.
     """
     checks.whole_int32(clock=clock)
-    return jnp.asarray(clock - state.version[_order(state)], jnp.int32)
+    return jnp.asarray(clock - jnp.asarray(state.version)[_order(state)], jnp.int32)
 
 
 def without(state: AggregatorState, n: Any) -> AggregatorState:

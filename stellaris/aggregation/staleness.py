@@ -183,7 +183,7 @@ def scale_by_staleness(
         updates: Tree, state: optax.EmptyState, params: Tree = None, *, staleness: Any, **extra: Any
     ) -> tuple[Tree, optax.EmptyState]:
         del params, extra
-        factor = weigh(staleness)
+        factor = jnp.asarray(weigh(staleness))
         if jnp.ndim(staleness):
             there = jnp.asarray(staleness) >= 0
             factor = jnp.sum(jnp.where(there, factor, 0.0)) / jnp.maximum(jnp.sum(there), 1).astype(factor.dtype)

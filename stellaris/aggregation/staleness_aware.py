@@ -94,11 +94,11 @@ class _StalenessAware(Queueing):
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
         checks.whole_int32(clock=clock, round=round)
         # A version from the future counts as fresh; its negative staleness would offset that of others.
-        total = jnp.sum(jnp.where(gradient_queue.queued(state), jnp.maximum(clock - state.version, 0), 0))
+        ages = jnp.where(gradient_queue.queued(state), jnp.maximum(clock - state.version, 0), 0)
         limit = self._limit(state.memory, round)
         unlimited = jnp.isinf(limit)  # inf * 0 would be NaN
         most = jnp.where(unlimited, 0.0, limit) * state.count.astype(limit.dtype)
-        fresh = unlimited | (total.astype(limit.dtype) <= most)
+        fresh = unlimited | (jnp.sum(ages.astype(limit.dtype)) <= most)  # a sum of int32 could overflow
         return (state.count > 0) & (fresh | (state.count >= self.group_size))
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:

@@ -30,7 +30,7 @@ class _Buffered(Queueing):
         gradient_queue.capacity_for(self.group_size, self.capacity)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        return state.count >= self.group_size
+        return jnp.asarray(state.count >= self.group_size)
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         return gradient_queue.take(state, self.group_size, clock, self.weight, "mean")
@@ -132,14 +132,15 @@ class _StaleSynchronous(Queueing):
         return after._replace(memory=pushes)
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        return state.count > 0
+        return jnp.asarray(state.count > 0)
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         return gradient_queue.take(state, 1, clock, unweighted, "mean")
 
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
         _check_learner(learner, self.learners)
-        return jnp.asarray(state.memory[learner] - jnp.min(state.memory) <= self.max_lead)
+        memory = jnp.asarray(state.memory)  # a restored state may hold NumPy's arrays
+        return jnp.asarray(memory[learner] - jnp.min(memory) <= self.max_lead)
 
 
 def stale_synchronous(max_lead: Int[Array, ""] | int, learners: int, *, capacity: int | None = None) -> Aggregator:
@@ -268,7 +269,7 @@ class _Synchronous(Queueing):
         return after._replace(memory=memory.at[learner].set(last))
 
     def ready(self, state: AggregatorState, clock: Any, round: Any) -> jax.Array:
-        return state.count >= self.group_size
+        return jnp.asarray(state.count >= self.group_size)
 
     def pop(self, state: AggregatorState, clock: Any, round: Any) -> tuple[Update, AggregatorState]:
         return gradient_queue.take(state, self.group_size, clock, unweighted, "mean")
@@ -276,7 +277,7 @@ class _Synchronous(Queueing):
     def admit(self, state: AggregatorState, learner: Any, clock: Any) -> jax.Array:
         _check_learner(learner, self.group_size)
         checks.whole_int32(clock=clock)
-        return jnp.asarray(clock > state.memory[learner])
+        return jnp.asarray(clock > jnp.asarray(state.memory)[learner])
 
 
 def synchronous(group_size: int) -> Aggregator:

@@ -122,7 +122,8 @@ def half_lag(
 
     Returns:
       A dataset with the variables `lag`, `low` and `high`, without both dimensions: infinity if the outcome never falls
-      so low, and NaN if it is not positive at the smallest lag; a draw of the seeds in which it is not counts as 0.
+      so low, and NaN if it is not positive at the smallest lag, or is NaN at a lag before the fall; a draw of the seeds
+      in which it is not positive counts as 0.
 
     Raises:
       ValueError: if a dimension or the coordinate is missing, there is one lag only, lags do not ascend, or a number is
@@ -146,7 +147,7 @@ def half_lag(
     score = ordered.values
     # [..., lag, draw] becomes [..., draw].
     means = np.moveaxis(score[..., draws(score.shape[-1], resamples)].mean(axis=-1), -2, -1)
-    drawn = np.nan_to_num(halved_at(lags, means), nan=0.0, posinf=math.inf)
+    drawn = np.where(means[..., 0] <= 0, 0.0, halved_at(lags, means))
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=-1, method="nearest")
     blank = ordered.isel({lag: 0, seed: 0}, drop=True)
     found = {"lag": halved_at(lags, score.mean(axis=-1)), "low": low, "high": high}
@@ -160,9 +161,12 @@ def halved_at(lags: Sequence[float] | NDArray, score: NDArray) -> NDArray:
     after = fallen.argmax(axis=-1) + 1  # 1 if it never falls
     above, below = (np.take_along_axis(score, i[..., None], axis=-1)[..., 0] for i in (after - 1, after))
     falls = fallen.any(axis=-1) & (score[..., 0] > 0)
+    # A score that is NaN may lie below half: before the fall, or without one, it leaves the lag unknown.
+    upto = np.where(falls, after, score.shape[-1])
+    unknown = (np.isnan(score) & (np.arange(score.shape[-1]) < upto[..., None])).any(axis=-1)
     part = np.divide(above - 0.5 * score[..., 0], above - below, out=np.zeros_like(above), where=falls)
     found = 2 ** (place[after - 1] + part * (place[after] - place[after - 1])) - 1
-    return np.where(score[..., 0] > 0, np.where(falls, found, math.inf), math.nan)
+    return np.where((score[..., 0] > 0) & ~unknown, np.where(falls, found, math.inf), math.nan)
 
 
 def draws(seeds: int, resamples: int = _RESAMPLES) -> NDArray:

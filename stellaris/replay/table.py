@@ -178,6 +178,8 @@ def insert(
     """
     check_one(table)
     length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
+    # A Python integer beyond int32 is a valid weight, and not a valid argument of a compiled function.
+    weight = float(weight) if isinstance(weight, int) else weight
     changed: Table = _insert(table, *owned((dict(columns), length, weight, version)), removal)
     return changed
 

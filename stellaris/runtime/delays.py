@@ -213,7 +213,9 @@ class Empirical:
 class Measured:
     """The real time that a function's body takes, times `factor`.
 
-    A run with a measured delay is *not* repeatable. In virtual time, the measured bodies run one after the other.
+    A run with a measured delay is *not* repeatable. In virtual time, the measured bodies run one after the other, and
+    the body of a call that will crash while it computes runs as well, because its time is known only then. On the wall
+    clock, the time is the body's own: neither stragglers nor other invocations on its GPU lengthen it.
     """
 
     factor: float = 1.0

@@ -338,6 +338,28 @@ def test_a_pair_in_place_of_a_state(make, unchecked):
         aggregator.push(pair, gradient(1), 0, learner=0)
 
 
+@pytest.mark.parametrize(
+    "aggregator", [synchronous(2), stale_synchronous(1, 2), fully_asynchronous(capacity=4, drop_from=3)], ids=repr
+)
+def test_a_restored_state_of_numpy_arrays(aggregator):
+    state = aggregator.push(aggregator.init(LIKE), gradient(1), 0, learner=0)
+    restored = jax.tree.map(np.asarray, state)
+    admitted = [
+        jax.vmap(lambda learner, of=of: aggregator.admit(of, learner, 1))(jnp.arange(2)) for of in (state, restored)
+    ]
+    ready = [jax.jit(lambda clock, of=of: aggregator.ready(of, clock, 0))(jnp.int32(1)) for of in (state, restored)]
+    assert (admitted[0] == admitted[1]).all()
+    assert ready[0] == ready[1]
+
+
+def test_the_sum_of_large_ages_does_not_wrap():
+    aggregator = staleness_aware(8, decay=1.0, max_staleness=10.0)
+    state = aggregator.init(LIKE)
+    for i in range(4):
+        state = aggregator.push(state, gradient(i), 0)
+    assert not aggregator.ready(state, 2**30, 0)
+
+
 def test_a_version_that_never_was(unchecked):
     aggregator = fully_asynchronous(capacity=2)
     with pytest.raises(ValueError, match="version=-1 is negative"):

@@ -226,3 +226,9 @@ def test_settings_of_the_transformation():
     ):
         with pytest.raises(error, match=f"^{message}"):
             scale_by_staleness(**arguments)
+
+
+def test_a_weight_may_be_a_number():
+    scaling = scale_by_staleness(weight=lambda staleness: 0.5)
+    update, _ = scaling.update(jnp.ones(2), scaling.init(jnp.ones(2)), staleness=jnp.int32(3))
+    assert update.tolist() == [0.5, 0.5]

@@ -131,3 +131,17 @@ def test_a_draw_without_an_outcome_at_the_first_lag_counts_as_zero():
 def test_errors(call, message):
     with pytest.raises(ValueError, match=message):
         call(outcomes())
+
+
+@pytest.mark.parametrize(
+    ("at", "first", "known"),
+    [(1, 9.0, False), (2, 9.0, False), (3, 4.0, True), (0, 9.0, False)],
+)
+def test_a_run_that_is_not_a_number_hides_the_fall(at, first, known):
+    """At a lag before the fall, its score may lie below half; after the fall it does not matter."""
+    score = np.array([[10.0] * 4, [first] * 4, [3.0] * 4, [2.0] * 4])
+    clean = half_lag(xr.DataArray(score.copy(), {"lag": [0, 2, 4, 8]}, dims=("lag", "seed")))
+    score[at, 0] = math.nan
+    found = half_lag(xr.DataArray(score, {"lag": [0, 2, 4, 8]}, dims=("lag", "seed")))
+    for name in ("lag", "low", "high"):
+        assert found[name] == clean[name] if known else math.isnan(found[name])

@@ -392,3 +392,9 @@ def test_within_the_callers_own_scan():
     jax.tree.map(np.testing.assert_array_equal, scanned, table)
     with pytest.raises(ValueError, match="a weight is negative"):
         check(scanned)
+
+
+def test_a_weight_beyond_int32():
+    table = init({"reward": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=1)
+    table = insert(table, {"reward": jnp.zeros((1, 1))}, weight=10**10)
+    assert table.weight.tolist() == [1e10, 0.0]

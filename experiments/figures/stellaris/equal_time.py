@@ -46,12 +46,12 @@ neither ran on these seeds, were not finished then.) Outcomes are those above. Q
 10. And behind asynchronous actors with one PPO learner, with their larger one?
 11. Are these actors ahead of synchronous PPO, both with the larger minibatch?
 
-Registered after the tuning runs of IMPACT's larger minibatch, which have 2.4 times the return of its chosen setting, and
-before its first run here: it runs on the same fourteen seeds. Its chosen setting does not, so that its ratios are to the
-other systems' alone. Question:
+Registered after the tuning runs of IMPACT's larger minibatch, which have 2.4 times the return of its chosen setting,
+and before its first run here: it runs on the same fourteen seeds. Its chosen setting does not, so that its ratios are
+to the other systems' alone. Question:
 
-12. Is `CircularReplay` with IMPACT and its larger minibatch ahead of synchronous PPO and of asynchronous actors with one
-    PPO learner, each with its larger one, and of Stellaris?
+12. Is `CircularReplay` with IMPACT and its larger minibatch ahead of synchronous PPO and of asynchronous actors with
+    one PPO learner, each with its larger one, and of Stellaris?
 """
 
 from collections.abc import Sequence

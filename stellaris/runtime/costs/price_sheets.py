@@ -71,7 +71,8 @@ class Machine:
     Args:
       per_second: USD for a second of wall time.
       runs: names of the functions whose invocations run on it, for the split of its price.
-      places: number of invocations that run at once when the machine is fully used.
+      places: number of invocations that run at once when the machine is fully used. If more run, their share of the
+        price exceeds it, and the idle share is negative.
 
     Raises:
       TypeError: if the price or `places` is not a number, or `runs` is a single name and not a sequence of names.

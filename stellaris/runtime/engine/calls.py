@@ -49,6 +49,7 @@ class Call(Invocation):
     container: Container | None = field(default=None, init=False)
     resolved: tuple[Any, ...] = field(default=(), init=False)  #: the resolved arguments, from start to end.
     task: Any = field(default=None, init=False)  #: data of the body runner; None until the body is started.
+    returned: float = field(default=0.0, init=False)  #: on the wall clock: when the body returned.
 
 
 @dataclass(eq=False, slots=True)

@@ -52,7 +52,12 @@ class Departures:
         """
         if call.number not in self.pending:
             return None  # the call was killed before it was due
-        outcome = self._bodies.finish(call)
+        try:
+            outcome = self._bodies.finish(call)
+        except KeyboardInterrupt:
+            # A loop that goes on after Ctrl-C finds the call where it was.
+            self._agenda.add(now, END, call.number, self.complete, call)
+            raise
         if outcome is None:
             # The function's time-out ends a call whose body hangs, as on a real platform. Without a time-out the call
             # ends as `hung`.

@@ -1,6 +1,5 @@
 """Runs programs in containers: `init` if the container is new, then one body or a batch in one call."""
 
-import asyncio
 from typing import Any
 
 import jax
@@ -13,11 +12,6 @@ from stellaris.runtime.functions import Function
 #: differs from the keys of all invocations.
 CONTAINERS = 2**32 - 1
 
-#: What a body may raise. A `SystemExit` ends the body, as it would end a process, and so does the cancellation of an
-#: asyncio task. No other BaseException is caught: on the calling thread a KeyboardInterrupt is the user's, and must end
-#: the run.
-_FAILURES = (Exception, SystemExit, asyncio.CancelledError)
-
 
 def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]) -> Outcome:
     """Runs the body of one invocation, after `init` if its container is new; returns its value and its error."""
@@ -25,7 +19,9 @@ def run_body(program: Function, context: BodyContext, arguments: tuple[Any, ...]
         if not context.container.initialised:
             initialise(program, context)
         return program.body(context, *arguments), None
-    except _FAILURES as error:
+    except KeyboardInterrupt:
+        raise  # on the calling thread it is the user's, and must end the run
+    except BaseException as error:  # a `SystemExit` ends the body, as it would end a process
         return None, error
 
 
@@ -43,7 +39,9 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
         try:
             initialise(programs[i], context)
             ready.append(i)
-        except _FAILURES as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             outcomes[i] = None, error
     if not ready:
         return outcomes
@@ -53,7 +51,9 @@ def run_batch(programs: list[Function], contexts: list[BodyContext], arguments: 
             raise ValueError(
                 f"batched returned {len(results)} results for {len(ready)} invocations: return one per invocation"
             )
-    except _FAILURES as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         results = [error] * len(ready)
     for i, result in zip(ready, results, strict=True):
         outcomes[i] = (None, result) if isinstance(result, BaseException) else (result, None)

@@ -219,6 +219,9 @@ class Lifecycle:
         if container.starting:
             self.fleet.wait_for(container, now)  # the drawn cold start is over, but the real cold start takes longer
             return
+        if not self.clock.virtual:
+            # The loop may have been busy since the time of this event. The body starts only now, and so do its limits.
+            now = max(now, self.clock.now)
         spec = call.pool.spec
         course = call.course
         call.status = "running"
@@ -279,13 +282,18 @@ class Lifecycle:
         else:
             # A measured body runs alone: in a batch, its time would include the time of other bodies.
             trusted = spec.timeout is None and not isinstance(spec.compute, Measured)
-            self._bodies.start(call, trusted=trusted, on_done=self.returned.put)
+            self._bodies.start(call, trusted=trusted, on_done=self._on_returned)
             # The call completes when its body returns. The event added here ends a call whose body never returns.
             if spec.timeout is None:
                 # The event is not before `due`: a long drawn duration does not mean that the body hangs.
                 self.departures.end_at(max(now + self._hang_after, due), call, "hung")
             else:
                 self.departures.end_at(max(now + spec.timeout, due), call, "timed_out")
+
+    def _on_returned(self, call: Call) -> None:
+        """Notes when a body returned; called on its thread."""
+        call.returned = self.clock.now
+        self.returned.put(call)
 
     def start_batches(self) -> None:
         """Starts the bodies that wait to run as one batch; called on the wall clock once nothing else starts now."""
@@ -294,8 +302,8 @@ class Lifecycle:
     def take_note(self, note: Call | Container) -> None:
         """Handles, on the wall clock, a body that has returned, or a container that is ready or could not be made.
 
-        The call of the body completes now, or when its drawn duration is over. A call that waits for the container
-        starts now.
+        The call of the body completes when it returned, or when its drawn duration is over. A call that waits for the
+        container starts now.
         """
         if isinstance(note, Container):
             if self.fleet.made(note, self.clock.now) and note.call is not None:
@@ -309,8 +317,9 @@ class Lifecycle:
             return
         assert call.finished is not None
         due = call.finished = call.finished + self._bodies.returned(call)
-        # The event is not in the past, because it would then precede events that were due before the body returned.
-        self.agenda.add(max(self.clock.now, due), END, call.number, self.departures.complete, call)
+        # The time is that of the return and not of this note: while the loop was busy, a limit of the call may have
+        # passed that the body kept. Events that were due before the body returned still come first.
+        self.agenda.add(max(call.returned, due), END, call.number, self.departures.complete, call)
 
     def stuck(self) -> tuple[int, int] | None:
         """Returns how many calls were made and wait for room if all pending calls do; None otherwise.

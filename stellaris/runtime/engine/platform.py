@@ -84,6 +84,7 @@ class EnginePlatform(Platform):
     @property
     def store(self) -> Store:
         """The store of published versions and objects that arguments can refer to."""
+        self._check_outside("store")
         return self._life.transfers.store
 
     @property
@@ -128,6 +129,7 @@ class EnginePlatform(Platform):
 
     def prewarm(self, name: str, count: int = 1, *, at: float | None = None) -> None:
         pool = arguments.deployed(name, self._life.pools)
+        self._check_outside("prewarm")
         if count < 1:
             raise ValueError(f"function {name!r}: count={count} is below 1: give the number of containers")
         checks.whole(at_least=1, count=count)
@@ -146,6 +148,7 @@ class EnginePlatform(Platform):
 
     def retry(self, invocation: Invocation, *, limit: int | None = None) -> Invocation:
         call = arguments.own(invocation, self._life.pools)
+        self._check_outside("retry")
         policy = call.pool.spec.retry
         args = arguments.again(call, policy.limit if limit is None else limit)
         if self._closed:
@@ -168,6 +171,7 @@ class EnginePlatform(Platform):
 
     def cancel(self, invocation: Invocation) -> None:
         call = arguments.own(invocation, self._life.pools)
+        self._check_outside("cancel")
         if call.number in self._life.departures.pending:
             self._life.departures.end(call, "cancelled", self.now)
 
@@ -178,13 +182,13 @@ class EnginePlatform(Platform):
         self._check_outside("next_completion")
         return self._time.next(until)
 
-    def _check_outside(self, method: str) -> None:
+    def _check_outside(self, name: str) -> None:
         # Bodies run on threads, at real times that differ from run to run: an invocation by a body would have a virtual
-        # time by chance, possibly before the body's own end.
+        # time by chance, possibly before the body's own end, and what a body published others would read by chance.
         if self._bodies.inside():
             raise RuntimeError(
-                f"{method}() by a body: only the loop that runs the platform may call it; return from the body what to "
-                "invoke, and let the loop invoke it once the body has completed"
+                f"platform.{name} in a body: only the loop that runs the platform may use it; return what is to be "
+                "done, and let the loop do it once the body has completed"
             )
 
     def bill(self, prices: PriceSheet) -> Bill:
@@ -193,6 +197,7 @@ class EnginePlatform(Platform):
     def close(self, *, patience: float = math.inf) -> None:
         if self._closed:
             return
+        self._check_outside("close")
         self._closed = True
         # Calls end before bodies: a body that returns later then finds its call cancelled, and its result is dropped.
         self._life.end_all()

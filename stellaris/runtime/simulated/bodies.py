@@ -1,5 +1,6 @@
 """Runs bodies in this process: on threads, in batches, or on the calling thread if the body is quick."""
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -53,7 +54,9 @@ class Bodies(BodyRunner):
         self._seed = seed
         self._virtual = virtual
         self._hang_after = hang_after
-        self._root_key: jax.Array | None = None  # made for the first body, because making a key starts JAX
+        # Making a key starts JAX, which takes a second. In virtual time the key is made for the first body; on the wall
+        # clock that second would count as the body's.
+        self._root_key = None if virtual else jax.random.key(seed)
         self._hung = False  # whether a body was ever given up on
         self._here = threading.local()  # its `body` is True while the thread runs a body of this platform
         self._open: dict[Any, _Batch] = {}  # batches that can still be joined, by their shared callable
@@ -125,10 +128,13 @@ class Bodies(BodyRunner):
         if self._open and call.task is _LATER and call in self._waiting(program):
             self._run_open(program.batched)
         if call.task is _LATER:
+            # The context is empty, as on a new thread, so that NumPy's `errstate` around the loop does not reach bodies
+            # that happen to run here.
+            here = contextvars.Context()
             if call.number % _TIMED:
-                return self._run(program, self._context(call), call.resolved)
+                return here.run(self._run, program, self._context(call), call.resolved)
             began = time.perf_counter()
-            outcome = self._run(program, self._context(call), call.resolved)
+            outcome = here.run(self._run, program, self._context(call), call.resolved)
             self._note(program, time.perf_counter() - began)
             return outcome
         task: Task = call.task[0]

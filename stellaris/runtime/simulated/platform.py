@@ -125,10 +125,11 @@ class SimulatedPlatform(EnginePlatform):
         virtual = clock == "virtual"
         # On the wall clock a body must never wait for a thread, so the number of threads is not limited.
         count = (threads or os.cpu_count() or 1) if virtual else None
+        bodies = Bodies(count, seed, virtual=virtual, hang_after=hang_after)  # before the clock, which it would delay
         super().__init__(
             deployment,
             VirtualClock() if virtual else WallClock(),
-            Bodies(count, seed, virtual=virtual, hang_after=hang_after),
+            bodies,
             seed=seed,
             replay=replay,
             hang_after=hang_after,

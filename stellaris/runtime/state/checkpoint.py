@@ -124,10 +124,15 @@ class Checkpoints:
         snapshot = _codec(platform, externals, like).take(state)
         configurations = {"platform": platform.configuration, "run": configuration}
         checkpoint_files.write(Path(self.folder), str(step), snapshot, configurations)
-        # Old checkpoints are removed last: until the new one is complete, a run can resume only from earlier ones.
-        kept = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
-        for old in kept[: -self.keep]:
-            checkpoint_files.remove(old)
+        # Old checkpoints are removed last: until the new one is complete, a run can resume only from earlier ones. A
+        # damaged one does not count, because the run can resume only from the one before it.
+        *earlier, _ = [path for _, path in self._saved() if checkpoint_files.is_checkpoint(path)]
+        kept = 1
+        for path in reversed(earlier):
+            if kept >= self.keep:
+                checkpoint_files.remove(path)
+            else:
+                kept += checkpoint_files.is_intact(path)
 
     def load(
         self,

@@ -86,6 +86,14 @@ def is_checkpoint(path: Path) -> bool:
     return (path / _SUMS).is_file()
 
 
+def is_intact(path: Path) -> bool:
+    """Returns whether the hashes of a checkpoint's files are those that it says."""
+    try:
+        return (path / _SUMS).read_bytes() == _sums(path)
+    except OSError:
+        return False
+
+
 def read(path: Path) -> tuple[dict[str, Any], Snapshot]:
     """Returns the configurations and the snapshot of a checkpoint.
 

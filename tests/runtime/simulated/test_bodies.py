@@ -2,11 +2,12 @@
 
 import time
 
+import numpy as np
 import pytest
 
 from stellaris.runtime import Function, FunctionError, FunctionSpec, SimulatedPlatform, Transfer
 from stellaris.runtime.delays import Constant, Measured
-from tests.runtime.helpers import deploy, drain
+from tests.runtime.helpers import deploy, drain, spec
 
 
 def recording(groups: list, **options) -> Function:
@@ -189,23 +190,104 @@ def test_a_body_cannot_drive_its_platform(threads, clock):
     """Its invocations would have the time at which its thread happens to run; another platform's it may drive."""
     deployed = {name: FunctionSpec(Constant(0.001)) for name in ("outer", "inner")}
     with SimulatedPlatform(deployed, threads=threads, clock=clock) as platform:
+        earlier = platform.invoke("outer", lambda context: None)
+        ways = {
+            "invoke": lambda: platform.invoke("inner", own),
+            "next_completion": platform.next_completion,
+            "prewarm": lambda: platform.prewarm("inner"),
+            "retry": lambda: platform.retry(earlier),
+            "cancel": lambda: platform.cancel(earlier),
+            "store": lambda: platform.store.publish("x", 1),
+            "close": platform.close,
+        }
+        assert platform.next_completion() is earlier
 
         def own(context, method):
-            return platform.invoke("inner", own) if method == "invoke" else platform.next_completion()
+            return ways[method]()
 
         def another(context):
             with SimulatedPlatform(deployed) as other:
                 other.invoke("inner", lambda context: 7)
                 return other.next_completion().result()
 
-        for method in ("invoke", "next_completion"):
+        for method in ways:
             for _ in range(12):  # quick bodies run on the calling thread after some runs
                 call = platform.invoke("outer", own, method)
                 assert platform.next_completion() is call
                 with pytest.raises(
-                    FunctionError, match=rf"{method}\(\) by a body: only the loop that runs the platform"
+                    FunctionError, match=rf"platform\.{method} in a body: only the loop that runs the platform"
                 ):
                     call.result()
         call = platform.invoke("outer", another)
         assert platform.next_completion().result() == 7
         assert platform.trace.invocations().names == ("outer",)
+
+
+def pass_time(platform: SimulatedPlatform, seconds: float) -> None:
+    """Lets the wall clock advance at once, as if the loop had computed something else."""
+    platform._clock._start -= seconds
+
+
+@pytest.mark.parametrize("timeout", [0.5, None])
+def test_a_body_that_returns_in_time_while_the_loop_is_busy(timeout):
+    """Its limit passes before the loop takes note of the return; the limits are those of the body, not of the loop."""
+    with SimulatedPlatform({"f": spec(0.01, timeout=timeout)}, clock="wall", hang_after=0.5) as platform:
+        first, second = (platform.invoke("f", lambda context: 7) for _ in range(2))
+        assert platform.next_completion() is first
+        while platform._life.returned.empty() and second.status == "pending":
+            pass  # both start at one instant, so the second returns soon
+        pass_time(platform, 5.0)
+        assert platform.next_completion() is second
+        assert (second.status, second.value) == ("completed", 7)
+        assert second.finished < 5.0
+
+
+def test_a_body_that_starts_late_has_its_whole_time():
+    with SimulatedPlatform({"f": spec(0.01, timeout=0.5, max_concurrency=1)}, clock="wall") as platform:
+        for _ in range(4):
+            platform.invoke("f", lambda context: 7)
+        ended = []
+        for _ in range(4):
+            pass_time(platform, 5.0)
+            ended.append(platform.next_completion())
+        assert [done.status for done in ended] == ["completed"] * 4
+        assert ended[0].started > 5.0
+
+
+def test_settings_of_the_loop_s_thread_do_not_reach_bodies():
+    """Quick bodies run on the calling thread after some runs, and must do what they do on others."""
+    with deploy(1.0) as platform, np.errstate(over="raise"):
+        for _ in range(40):
+            platform.invoke("f", lambda context: np.geterr()["over"])
+            assert platform.next_completion().result() == "warn"
+
+
+class Stopped(BaseException):
+    """As `trio.Cancelled` or `pytest.exit`'s error."""
+
+
+def test_any_exception_ends_its_call_on_every_thread():
+    def body(context, stops):
+        if stops:
+            raise Stopped
+
+    with deploy(1.0) as platform:
+        for i in range(40):
+            platform.invoke("f", body, i in (3, 30))
+            done = platform.next_completion()
+            assert done.status == ("failed" if i in (3, 30) else "completed")
+
+
+def test_a_loop_goes_on_after_ctrl_c(monkeypatch):
+    with deploy(1.0) as platform:
+        call = platform.invoke("f", lambda context: 7)
+
+        def interrupted(call):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(platform._bodies, "finish", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                platform.next_completion()
+        assert platform.next_completion() is call
+        assert (call.result(), platform.now) == (7, 1.0)

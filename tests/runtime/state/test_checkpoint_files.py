@@ -112,6 +112,20 @@ def test_damage(damage: Any, saved: Checkpoints) -> None:
     assert load(saved) == 5
 
 
+def test_a_damaged_checkpoint_is_not_kept_in_place_of_an_intact_one(saved: Checkpoints) -> None:
+    """The run was resumed from 3; if 5 is damaged as well, 3 must still be there."""
+    (newest(saved) / "state.json").write_bytes(b"")
+    with platform() as p:
+        saved.save(5, p, {"step": 5}, externals=GIVEN)
+    (newest(saved) / "state.json").write_bytes(b"")
+    with pytest.warns(UserWarning, match="run/3 is the newest checkpoint that can be loaded"):
+        assert load(saved) == 3
+    with platform() as p:
+        for step in (6, 7):
+            saved.save(step, p, {"step": step}, externals=GIVEN)
+    assert sorted(path.name for path in Path(saved.folder).iterdir()) == ["6", "7"]
+
+
 def test_no_complete_checkpoint_is_an_error(saved: Checkpoints) -> None:
     (newest(saved) / "state.json").write_bytes(b"")
     (Path(saved.folder) / "3" / "SHA256SUMS").unlink()
