@@ -190,8 +190,8 @@ DEFECTS = (
     Defect("stellaris/aggregation/gradient_queue.py", "overflow=state.overflow | ~free", "overflow=~free"),
     Defect(
         "stellaris/aggregation/synchronisation.py",
-        "state.memory[learner] - jnp.min(state.memory) <=",
-        "state.memory[learner] - jnp.min(state.memory) <",
+        "memory[learner] - jnp.min(memory) <=",
+        "memory[learner] - jnp.min(memory) <",
     ),
     Defect(
         "stellaris/aggregation/compensation.py",

@@ -7,7 +7,15 @@ from experiments.report.tables.results import REPLAYED, rows
 from experiments.report.tables.table import Table
 
 #: The folders of the runs at equal time, in the study's folder.
-_EQUAL_TIME = ("", "/Hopper-v4-more", "/Hopper-v4-beyond", "/HalfCheetah-v4", "/Walker2d-v4", "/Humanoid-v4")
+_EQUAL_TIME = (
+    "",
+    "/Hopper-v4-more",
+    "/Hopper-v4-beyond",
+    "/Hopper-v4-rivals",
+    "/HalfCheetah-v4",
+    "/Walker2d-v4",
+    "/Humanoid-v4",
+)
 #: Studies that one row of the table counts together: their folders, their names on the page, and their subject.
 _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
     (
@@ -91,7 +99,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
     ),
     (
-        ("small/tuning", "small/tuning/cartpole", "small/tuning/beyond"),
+        ("small/tuning", *(f"small/tuning/{which}" for which in ("cartpole", "beyond", "rivals", "larger"))),
         "`tuning`",
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),

@@ -37,12 +37,13 @@ def tuned(environment: str) -> Table:
 
 
 def beyond() -> Table:
-    """Returns Stellaris' settings beyond its grid on the tuning seeds, and their ratios to the chosen settings."""
-    groups = runs(f"{_TUNING['Hopper-v4']}/beyond", "Hopper-v4")
+    """Returns the settings beyond the grids on the tuning seeds, and their ratios to the chosen settings."""
+    several = [runs(f"{_TUNING['Hopper-v4']}/{which}", "Hopper-v4") for which in ("beyond", "rivals", "larger")]
+    groups = {variant: of for one in several for variant, of in one.items()}
     lines = []
     for system, settings in tuning.BEYOND.items():
-        chosen = groups.get(f"{system}: {tuning.of('Hopper-v4').chosen[system]}", ())
-        for setting in (name for name in settings if f"{system}: {name}" in groups):
+        chosen = groups[f"{system}: {tuning.of('Hopper-v4').chosen[system]}"]
+        for setting in settings:
             of = groups[f"{system}: {setting}"]
             returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
             ratios = (
@@ -163,6 +164,29 @@ def beyond_the_grid() -> Table:
     ends = (f"{name}, after 60 s" for name in rivals.values())
     seeds = {len(of) for of in own.values()}
     return Table((f"Stellaris, PPO; {max(seeds)} seeds", "mean return", *names, *ends), lines)
+
+
+def larger() -> Table:
+    """Returns the systems with larger minibatches than their grids have, on the further seeds of Hopper-v4."""
+    folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals")]
+    groups = {variant: of for one in folders for variant, of in one.items()}
+    rivals = [name for name in folders[-1] if not name.startswith("IMPACT")]
+    lines = []
+    for name in [*folders[-1], f"stellaris: {_LARGER}"]:
+        system, _, setting = name.partition(": ")
+        own = _against(groups[name], groups[system], _MEAN) if system in groups else ""
+        ratios = (_against(groups[name], groups[rival], column) for column in (_MEAN, _FINAL) for rival in rivals)
+        returns = (f"{estimated(groups[name], column):,.0f}" for column in (_FINAL, _MEAN))
+        lines.append((_LABELS[system], setting, *returns, own, *ratios))
+    to = ("to synchronous", "to one PPO learner")
+    seeds = {len(of) for of in folders[-1].values()}
+    means = ("mean return", "ratio of means to the chosen setting", *to)
+    headings = (f"{max(seeds)} seeds", "setting", "return after 60 s", *means, *(f"{name}, after 60 s" for name in to))
+    return Table(headings, lines, left=("setting",))
+
+
+#: Stellaris' larger minibatch in the table of larger ones.
+_LARGER = "0.0003, 1024 items, sampling on"
 
 
 def _up_to_target(row: Mapping[str, str]) -> str:
