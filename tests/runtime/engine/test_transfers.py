@@ -76,6 +76,8 @@ def test_a_result_of_no_size_is_refused(unchecked, upload):
         with pytest.raises(ValueError, match=rf"upload\(\)={upload} is negative or not finite"):
             platform.next_completion()
         assert platform.now == 0.0
+        with pytest.raises(RuntimeError, match=r"deadlock: invocations \[0\] have no event .*: an error lost it"):
+            platform.next_completion()
 
 
 def test_a_store_that_is_slow():
