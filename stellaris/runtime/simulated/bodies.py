@@ -27,6 +27,9 @@ _TIMED = 16
 #: The task of a body that is deferred until its result is needed.
 _LATER = "later"
 
+#: Settings of JAX that change numbers, and that a context manager sets for one thread alone.
+_SETTINGS = ("jax_enable_x64", "jax_default_matmul_precision")
+
 
 class _Batch(NamedTuple):
     """Calls whose bodies will run in one shared call."""
@@ -61,6 +64,7 @@ class Bodies(BodyRunner):
         self._here = threading.local()  # its `body` is True while the thread runs a body of this platform
         self._open: dict[Any, _Batch] = {}  # batches that can still be joined, by their shared callable
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
+        self._elsewhere: tuple[Any, ...] | None = None  # JAX's settings on other threads, when they were last looked up
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
         """Hands a body to a thread, adds it to a batch, or defers it until its completion is due.
@@ -127,6 +131,10 @@ class Bodies(BodyRunner):
         program = call.program
         if self._open and call.task is _LATER and call in self._waiting(program):
             self._run_open(program.batched)
+        if call.task is _LATER and not self._as_elsewhere():
+            context, arguments = self._context(call), call.resolved
+            call.task = (Task(lambda: [self._run(program, context, arguments)]), 0)
+            self._threads.submit(call.task[0])
         if call.task is _LATER:
             # The context is empty, as on a new thread, so that NumPy's `errstate` around the loop does not reach bodies
             # that happen to run here.
@@ -246,6 +254,18 @@ class Bodies(BodyRunner):
             call.task = (task, place)
         self._threads.submit(task)
 
+    def _as_elsewhere(self) -> bool:
+        """Whether JAX has the settings here that it has on other threads, and not those of a context manager."""
+        here = _settings()
+        if here != self._elsewhere:
+            # They may have changed for all threads.
+            found: list[tuple[Any, ...]] = []
+            thread = threading.Thread(target=lambda: found.append(_settings()), daemon=True)
+            thread.start()
+            thread.join()
+            (self._elsewhere,) = found
+        return here == self._elsewhere
+
     def _note(self, program: Function, seconds: float) -> None:
         code = _code(program)
         runs, average = self._pace.get(code, (0, 0.0))
@@ -261,6 +281,11 @@ class Bodies(BodyRunner):
         assert call.container is not None
         started = call.started or 0.0
         return BodyContext(call.container, self._root_key, call.number, call.attempt, started)
+
+
+def _settings() -> tuple[Any, ...]:
+    """Returns JAX's settings on this thread."""
+    return tuple(getattr(jax.config, name) for name in _SETTINGS)
 
 
 def _code(program: Function) -> Any:

@@ -3,6 +3,7 @@
 import threading
 import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -264,6 +265,22 @@ def test_settings_of_the_loop_s_thread_do_not_reach_bodies():
         for _ in range(40):
             platform.invoke("f", lambda context: np.geterr()["over"])
             assert platform.next_completion().result() == "warn"
+
+
+def test_jax_s_settings_of_the_loop_s_thread_do_not_reach_bodies():
+    """Within and without the context manager, and on whichever thread a body happens to run, it computes the same."""
+    add = jax.jit(lambda x: x + 0.1)
+    with deploy(1.0) as platform:
+        for i in range(60):
+            with jax.enable_x64(i % 20 > 10):
+                platform.invoke("f", lambda context: add(np.float64(1.0)).dtype)
+                assert platform.next_completion().result() == np.float32
+        jax.config.update("jax_enable_x64", True)
+        try:
+            platform.invoke("f", lambda context: add(np.float64(1.0)).dtype)
+            assert platform.next_completion().result() == np.float64
+        finally:
+            jax.config.update("jax_enable_x64", False)
 
 
 class Stopped(BaseException):
