@@ -170,9 +170,9 @@ def larger() -> Table:
     """Returns the systems with larger minibatches than their grids have, on the further seeds of Hopper-v4."""
     folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals")]
     groups = {variant: of for one in folders for variant, of in one.items()}
-    rivals = [name for name in folders[-1] if not name.startswith("IMPACT")]
+    rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]
     lines = []
-    for name in [*folders[-1], f"stellaris: {_LARGER}"]:
+    for name in [*folders[-1], *(name for name in groups if name.startswith("stellaris: "))]:
         system, _, setting = name.partition(": ")
         own = _against(groups[name], groups[system], _MEAN) if system in groups else ""
         ratios = (_against(groups[name], groups[rival], column) for column in (_MEAN, _FINAL) for rival in rivals)
@@ -185,8 +185,8 @@ def larger() -> Table:
     return Table(headings, lines, left=("setting",))
 
 
-#: Stellaris' larger minibatch in the table of larger ones.
-_LARGER = "0.0003, 1024 items, sampling on"
+#: The rivals' larger minibatches, to which the table of larger ones compares.
+_LARGER = {"synchronous": "0.0003, 10 x 2048", _CONTROL: "0.0006, 2048 items, sampling on"}
 
 
 def _up_to_target(row: Mapping[str, str]) -> str:
