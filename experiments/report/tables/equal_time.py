@@ -178,7 +178,7 @@ def larger() -> Table:
         ratios = (_against(groups[name], groups[rival], column) for column in (_MEAN, _FINAL) for rival in rivals)
         returns = (f"{estimated(groups[name], column):,.0f}" for column in (_FINAL, _MEAN))
         lines.append((_LABELS[system], setting, *returns, own, *ratios))
-    to = ("to synchronous", "to one PPO learner")
+    to = ("to synchronous, 2,048", "to one PPO learner, 2,048")
     seeds = {len(of) for of in folders[-1].values()}
     means = ("mean return", "ratio of means to the chosen setting", *to)
     headings = (f"{max(seeds)} seeds", "setting", "return after 60 s", *means, *(f"{name}, after 60 s" for name in to))

@@ -55,7 +55,7 @@ class Departures:
         try:
             outcome = self._bodies.finish(call)
         except KeyboardInterrupt:
-            # A loop that goes on after Ctrl-C finds the call where it was.
+            # A loop that continues after Ctrl-C finds the call where it was.
             self._agenda.add(now, END, call.number, self.complete, call)
             raise
         if outcome is None:

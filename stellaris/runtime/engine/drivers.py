@@ -164,7 +164,7 @@ def _deadlock(life: Lifecycle) -> RuntimeError:
     waiting = life.admission.blocked()
     if not waiting:
         pending = sorted(life.departures.pending)
-        return RuntimeError(f"deadlock: invocations {pending} have no event that could end them: an error lost it")
+        return RuntimeError(f"deadlock: invocations {pending} lack an event that could end them: an error lost it")
     return RuntimeError(
         f"deadlock: invocations of {waiting} wait for room that nothing will ever free; raise a limit or add nodes"
     )

@@ -255,7 +255,7 @@ class Bodies(BodyRunner):
         self._threads.submit(task)
 
     def _as_elsewhere(self) -> bool:
-        """Whether JAX has the settings here that it has on other threads, and not those of a context manager."""
+        """Whether JAX has the same settings here as on other threads, which a context manager does not reach."""
         here = _settings()
         if here != self._elsewhere:
             # They may have changed for all threads.

@@ -87,7 +87,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def is_intact(path: Path) -> bool:
-    """Returns whether the hashes of a checkpoint's files are those that it says."""
+    """Returns whether the files of a checkpoint have the hashes that it lists."""
     try:
         return (path / _SUMS).read_bytes() == _sums(path)
     except OSError:

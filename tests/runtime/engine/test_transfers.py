@@ -76,7 +76,7 @@ def test_a_result_of_no_size_is_refused(unchecked, upload):
         with pytest.raises(ValueError, match=rf"upload\(\)={upload} is negative or not finite"):
             platform.next_completion()
         assert platform.now == 0.0
-        with pytest.raises(RuntimeError, match=r"deadlock: invocations \[0\] have no event .*: an error lost it"):
+        with pytest.raises(RuntimeError, match=r"deadlock: invocations \[0\] lack an event .*: an error lost it"):
             platform.next_completion()
 
 
