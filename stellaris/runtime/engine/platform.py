@@ -184,7 +184,8 @@ class EnginePlatform(Platform):
 
     def _check_outside(self, name: str) -> None:
         # Bodies run on threads, at real times that differ from run to run: an invocation by a body would have a virtual
-        # time by chance, possibly before the body's own end, and others would read by chance a version that a body published.
+        # time by chance, possibly before the body's own end, and a version that a body published would be read by
+        # chance.
         if self._bodies.inside():
             raise RuntimeError(
                 f"platform.{name} in a body: only the loop that runs the platform may use it; return what is to be "
