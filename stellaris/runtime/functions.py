@@ -25,7 +25,7 @@ class Transfer:
       bandwidth: bytes per second; `math.inf` if bytes cost no time.
 
     Raises:
-      TypeError: if the latency is a bare number.
+      TypeError: if the latency is a bare number, or the bandwidth is not a number.
       ValueError: if the bandwidth is not positive, or the latency is `Measured`.
 
     Example:
@@ -59,7 +59,7 @@ class Retry:
       jitter: the random fraction of a wait, from 0 (fixed) to 1 (uniform between 0 and the whole wait).
 
     Raises:
-      TypeError: if the limit is not an integer.
+      TypeError: if an argument is not a number, or the limit is not an integer.
       ValueError: if an argument is out of its range.
 
     Example:

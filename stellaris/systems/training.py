@@ -99,11 +99,13 @@ def train(
         `StalenessControl` is below the number of actors; or, with a scheduler, if a decision is not in [1, actors], or
         the first round cost more than the budget.
     """
-    _check_types(workload, platform, budget, evaluation)
+    if not isinstance(platform, Platform):  # before it is entered
+        raise TypeError(f"platform={platform!r} is not a platform: pass SimulatedPlatform(functions) or another one")
     # The environments are closed after the platform, whose bodies may still be stepping them.
     with contextlib.ExitStack() as environments, platform:
         # The checks are within the block, so that the platform is closed even if a check fails.
         checks.seed(seed=seed)
+        _check_types(workload, budget, evaluation)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
         check_target(budget, evaluation)
@@ -161,10 +163,8 @@ def train(
     return Result(progress.history, version, platform.trace, bills)
 
 
-def _check_types(workload: object, platform: object, budget: object, evaluation: object) -> None:
-    """Checks the types of arguments, the platform's before it is entered."""
-    if not isinstance(platform, Platform):
-        raise TypeError(f"platform={platform!r} is not a platform: pass SimulatedPlatform(functions) or another one")
+def _check_types(workload: object, budget: object, evaluation: object) -> None:
+    """Checks the types of what describes the run."""
     if not isinstance(workload, Workload):
         raise TypeError(f"workload={workload!r} is not a Workload: pass Workload({workload!r})")
     if not isinstance(budget, Budget):
