@@ -219,6 +219,22 @@ def test_at_equal_time_with_larger_minibatches():
         f"It is not shown: {level[0]:.2f}, and {level[1]:.2f}.",
         f"in the mean synchronous PPO has {better:.2f} times the return of its chosen setting.",
     )
+    impact = "IMPACT: 0.0012, 1024 items, sampling on"
+    assert [int(row["seed"]) for row in of[impact]] == [*range(10, 24)]
+    others = [ratios(impact, other) for other in (synchronous, one_learner, own)]
+    assert all(one.low < 1 < one.high for pair in others for one in pair)
+    ends = [float(row["final_return"]) for row in of[impact]]
+    tuned = by_variant(SMALL / "tuning" / "rivals")
+    most = {name: np.mean([float(row["final_return"]) for row in runs]) for name, runs in tuned.items()}
+    assert max(most, key=most.get) == impact
+    (first, first_end), (second, second_end), (third, third_end) = ([f"{one:.2f}" for one in pair] for pair in others)
+    assert not missing(
+        STELLARIS,
+        f"It is not shown: {first} of synchronous PPO and {second} of one PPO learner in the mean, {first_end} and "
+        f"{second_end} at the end; of Stellaris {third} and {third_end}. Its runs end between {min(ends):,.0f} and "
+        f"{max(ends):,.0f}.",
+        f"it had {most[impact] / most['IMPACT: 0.0012, 512 items, sampling on']:.1f} times the return of its chosen",
+    )
     short = [times(f"{one:.2f}") for one in against]
     assert not missing(
         "README.md",
