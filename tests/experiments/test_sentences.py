@@ -236,9 +236,11 @@ def test_at_equal_time_with_larger_minibatches():
         f"it had {most[impact] / most['IMPACT: 0.0012, 512 items, sampling on']:.1f} times the return of its chosen",
     )
     short = [times(f"{one:.2f}") for one in against]
+    assert not missing("docs/architectures.md", f"and {first} times in the mean if both have")
     assert not missing(
         "README.md",
         f"which the grids lacked, it has {short[0]} that of synchronous PPO on 14 seeds, and {short[1]} at the end.",
+        f"(With larger minibatches for both on Hopper it has {first.replace(' (', ' times, ')[:-1]}, in the mean.)",
     )
 
 

@@ -244,7 +244,7 @@ def test_the_four_tasks_at_equal_time():
     assert not missing(
         "docs/architectures.md",
         f"`CircularReplay` has {one}, {two} and {three} times the return of synchronous PPO; on Hopper itself it has "
-        f"{on_hopper} times.",
+        f"{on_hopper} times, and",
     )
 
 
