@@ -477,10 +477,10 @@ ORACLES = {
     ("NeMo-RL", '`adv_estimator.name="grpo"`', 1): lambda: np.array(
         [others.std(ddof=1) for _, others in members(numbers("R").ravel())]
     ),
-    ("NeMo-RL", "`use_leave_one_out_baseline=False`", 0): lambda: (
+    ("NeMo-RL", "`use_leave_one_out_baseline`, set to False", 0): lambda: (
         by_group(numbers("reward"))[0] / (np.repeat(numbers("reward").reshape(2, 3).std(axis=1, ddof=1), 3) + 1e-6)
     ),
-    ("NeMo-RL", "`normalize_rewards=False`", 0): lambda: np.array(
+    ("NeMo-RL", "`normalize_rewards`, set to False", 0): lambda: np.array(
         [one - others.mean() for one, others in members(numbers("reward"))]
     ),
     ("NeMo-RL", '`adv_estimator.name="gdpo"`', 0): lambda: (
