@@ -19,7 +19,7 @@ class Deployment:
     Raises:
       LookupError: if there are faults for a function that is not deployed.
       TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, `nodes` has
-        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not a number.
+        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not a number or not whole.
       ValueError: if an argument is out of its range.
 
     Example:

@@ -64,7 +64,9 @@ class Bodies(BodyRunner):
         self._here = threading.local()  # its `body` is True while the thread runs a body of this platform
         self._open: dict[Any, _Batch] = {}  # batches that can still be joined, by their shared callable
         self._pace: dict[Any, tuple[int, float]] = {}  # number of runs and average seconds, by code
-        self._elsewhere: tuple[Any, ...] | None = None  # JAX's settings on other threads, when they were last looked up
+        # JAX's settings on other threads, when they were last looked up, and settings here that differed.
+        self._elsewhere: tuple[Any, ...] | None = None
+        self._only_here: tuple[Any, ...] | None = None
 
     def start(self, call: Call, *, trusted: bool, on_done: Callable[[Call], Any] | None = None) -> None:
         """Hands a body to a thread, adds it to a batch, or defers it until its completion is due.
@@ -257,13 +259,14 @@ class Bodies(BodyRunner):
     def _as_elsewhere(self) -> bool:
         """Whether JAX has the same settings here as on other threads, which a context manager does not reach."""
         here = _settings()
-        if here != self._elsewhere:
+        if here not in (self._elsewhere, self._only_here):
             # They may have changed for all threads.
             found: list[tuple[Any, ...]] = []
             thread = threading.Thread(target=lambda: found.append(_settings()), daemon=True)
             thread.start()
             thread.join()
             (self._elsewhere,) = found
+            self._only_here = here
         return here == self._elsewhere
 
     def _note(self, program: Function, seconds: float) -> None:

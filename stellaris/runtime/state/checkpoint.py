@@ -31,7 +31,7 @@ class Checkpoints:
     Args:
       folder: a local folder, made if it is missing.
       every: rounds of training from one checkpoint to the next.
-      keep: number of newest checkpoints that stay.
+      keep: number of newest intact checkpoints that stay.
 
     Raises:
       TypeError: if `every` or `keep` is not a whole number.
