@@ -1,8 +1,11 @@
 """Runs of MinionsRL, many at a time in one compiled program, with the durations of a simulated platform."""
 
+import contextlib
 import functools
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -145,8 +148,8 @@ class Rounds:
         Args:
           schedulers: the scheduler of every run, or one for each run.
           seeds: the seed of each run, and of its platform.
-          block: the largest number of runs at a time; by default 4 on a CPU and 256 on another device. Runs that are
-            over leave their blocks every few rounds.
+          block: the largest number of runs that one program computes; by default 1 on a CPU, where every core computes
+            a block of its own, and 256 on another device. Runs that are over leave their blocks every few rounds.
           cost: the most USD of a run, in place of `budget.cost`: runs with and without a budget share programs.
 
         Returns:
@@ -163,7 +166,7 @@ class Rounds:
             raise ValueError(f"seeds={seeds!r} has no seeds: give at least one")
         for seed in seeds:
             checks.seed(seed=seed)
-        block = (4 if jax.default_backend() == "cpu" else 256) if block is None else block
+        block = (1 if jax.default_backend() == "cpu" else 256) if block is None else block
         checks.whole(at_least=1, block=block)
         if cost is not None:
             checks.positive(cost=cost)
@@ -200,16 +203,19 @@ class Rounds:
         given = self._given(_filled(runs, room), _filled(seeds, room), cost)
         carry = self._first(given)
         tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
-        while alive and began < self.most:
-            width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
-            advanced = []
-            for members, widest in _blocks(np.array(alive), width, self.workload.actors, block):
-                own, rows = self._advance(widest)(*_taken((given, carry), members))
-                carry = _put(carry, members, own)
-                advanced.append((members, rows))
-            tables.append(_table(count, jax.device_get(advanced)))
-            over, held = jax.device_get((carry.over, carry.held))
-            alive, began = [i for i in alive if not over[i]], began + SEGMENT
+        with _pool() as pool:
+            while alive and began < self.most:
+                width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
+                blocks = _blocks(np.array(alive), width, self.workload.actors, block)
+                calls = [(members, self._started(pool, widest, given, carry, members)) for members, widest in blocks]
+                advanced = []
+                for members, call in calls:
+                    own, rows = call.result()
+                    carry = _put(carry, members, own)
+                    advanced.append((members, rows))
+                tables.append(_table(count, jax.device_get(advanced)))
+                over, held = jax.device_get((carry.over, carry.held))
+                alive, began = [i for i in alive if not over[i]], began + SEGMENT
         kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
         ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
         return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)
@@ -286,11 +292,15 @@ class Rounds:
     def _advances(self) -> dict[int, Any]:
         return {}
 
-    def _advance(self, width: int) -> Any:
-        """Returns the compiled function that continues a block of runs by a segment of at most `width` actors."""
+    def _started(self, pool: Executor, width: int, given: Given, carry: Carry, members: NDArray) -> Future[Any]:
+        """Starts to continue a block of runs by a segment of at most `width` actors; its future has states and rows."""
         if width not in self._advances:
             self._advances[width] = jax.jit(jax.vmap(self._program(width).run))
-        return self._advances[width]
+        given, carry = _taken((given, carry), members)
+        # Compiled here, because another thread does not see the caller's context managers of JAX. What has been compiled
+        # before is not compiled again.
+        advance = self._advances[width].lower(given, carry).compile()
+        return pool.submit(lambda: jax.block_until_ready(advance(given, carry)))
 
     def _program(self, width: int) -> Program:
         """Returns the program of runs in which at most `width` actors sample in a round."""
@@ -336,6 +346,18 @@ class Rounds:
                     f"cost={cost:g}: the first round of seed {seeds[dear[0]]} cost "
                     f"{rows.costs[dear[0], 0, 0]:g} under {self.prices[0].name!r}; raise the budget or use fewer actors"
                 )
+
+
+@contextlib.contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """Yields the threads that compute blocks: one for each core on a CPU, and otherwise one. An error drops the rest."""
+    # XLA computes in parallel what several threads have started, and in turn what one thread has.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    pool = ThreadPoolExecutor(cores if jax.default_backend() == "cpu" else 1, "stellaris-rounds")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _each(schedulers: Any, count: int) -> list[Any]:
