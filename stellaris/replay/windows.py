@@ -17,6 +17,8 @@ from stellaris.replay.table import Table, check_int32, check_one, int32_rows, ow
 from stellaris.replay.whole_numbers import below
 from stellaris.types import Array, at_least_float32
 
+_INT32 = np.iinfo(np.int32)
+
 
 @dataclass(frozen=True)
 class Window:
@@ -176,8 +178,11 @@ def span(window: Window, step: Any, length: Any) -> tuple[Any, Any]:
       step: `[k]`, the step of each sample, of NumPy or JAX.
       length: `[k]`, the steps of each trajectory.
     """
-    first = (step + window.offset).clip(0)
-    many = ((step + window.offset + window.length).clip(None, length) - first).clip(0, window.length)
+    # Steps so far outside of every trajectory that these sums would not fit into int32 are moved nearer.
+    least, most = _INT32.min - min(window.offset, 0), _INT32.max - max(window.offset + window.length, 0)
+    begin = step.clip(least, most) + window.offset
+    first = begin.clip(0)
+    many = ((begin + window.length).clip(None, length) - first).clip(0, window.length)
     place = np.arange(window.length)
     if window.pad == "tail":
         return first, place < many[:, None]

@@ -83,6 +83,16 @@ def test_every_dtype(dtype, shape, value):
         assert_by_hand(batch, columns, ROWS, STEPS, windows)
 
 
+@pytest.mark.parametrize("pad", ["head", "tail"])
+def test_what_lies_far_outside_is_padding(pad):
+    """Sums of a step, an offset and a length that do not fit into int32 do not wrap."""
+    table, columns = table_of("float32")
+    last, first = 2**31 - 1, -(2**31)
+    for step, offset in [(1, last), (last, last), (last, 0), (0, first), (first, first), (last, -last), (first, last)]:
+        windows = {"x": Window("x", 3, offset=offset, pad=pad, value=-1.0)}
+        assert_by_hand(gather(table, chosen([0, 2]), windows, step=step), columns, [0, 2], [step] * 2, windows)
+
+
 def test_one_step_for_all():
     table, columns = table_of("float32")
     windows = {"x": Window("x", 3, offset=-1)}

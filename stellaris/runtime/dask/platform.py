@@ -58,7 +58,7 @@ class DaskPlatform(ClusterPlatform):
       ImportError: if Dask is not installed: `pip install 'stellaris-rl[dask]'`.
       OSError: if no scheduler answers at `address`.
       RuntimeError: if making a provisioned container takes longer than `hang_after`.
-      TypeError: if a value of `functions` is not a `FunctionSpec`.
+      TypeError: if `functions` is not a mapping to values of `FunctionSpec`.
       ValueError: if an argument is out of its range, or no worker could ever hold a function's containers.
 
     Example:
@@ -89,7 +89,7 @@ class DaskPlatform(ClusterPlatform):
         checks.whole(at_least=1, slots_per_gpu=slots_per_gpu)
         arguments.check_options(clock="wall", seed=seed, threads=None, hang_after=hang_after, replay=None, faulty=False)
         deployment = Deployment(
-            functions=dict(functions),
+            functions=functions,
             placement=placement,
             max_concurrency=max_concurrency,
             keep_versions=keep_versions,

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from stellaris._core import checks
 from stellaris._core.describe import digest
@@ -18,7 +19,7 @@ class Deployment:
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if a value of `functions` is not a `FunctionSpec`, a value of `faults` is not a `Faults`, `nodes` has
+      TypeError: if `functions` or `faults` is not a mapping with such values, `nodes` has
         anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not a number or not whole.
       ValueError: if an argument is out of its range.
 
@@ -42,12 +43,10 @@ class Deployment:
         return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
-        for name, spec in self.functions.items():
-            if not isinstance(spec, FunctionSpec):
-                raise TypeError(f"functions={{{name!r}: {spec!r}}}: expected FunctionSpec(compute=...)")
-        for name, fault in self.faults.items():
-            if not isinstance(fault, Faults):
-                raise TypeError(f"faults={{{name!r}: {fault!r}}}: expected Faults(...)")
+        # These are copied, because the caller may change them, and a run records and compares its deployment.
+        object.__setattr__(self, "functions", _copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions))
+        object.__setattr__(self, "faults", _copied(Faults, "Faults(...)", faults=self.faults))
+        object.__setattr__(self, "nodes", tuple(self.nodes))
         for node in self.nodes:
             if not isinstance(node, Node):
                 raise TypeError(f"nodes=[..., {node!r}, ...]: expected Node(name, ...)")
@@ -74,3 +73,14 @@ class Deployment:
     def differences(self, other: "Deployment") -> list[str]:
         """Returns the names of the arguments that differ between two deployments."""
         return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
+
+
+def _copied(kind: type, example: str, **one: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a copy of a mapping whose values are of a kind; raises a TypeError if it is none."""
+    ((argument, mapping),) = one.items()
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"{argument}={mapping!r}: expected a mapping, such as {{'name': {example}}}")
+    for name, value in mapping.items():
+        if not isinstance(value, kind):
+            raise TypeError(f"{argument}={{{name!r}: {value!r}}}: expected {example}")
+    return dict(mapping)

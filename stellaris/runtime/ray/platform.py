@@ -69,7 +69,7 @@ class RayPlatform(ClusterPlatform):
     Raises:
       ImportError: if Ray is not installed: `pip install 'stellaris-rl[ray]'`.
       RuntimeError: if making a provisioned container takes longer than `hang_after`.
-      TypeError: if a value of `functions` is not a `FunctionSpec`.
+      TypeError: if `functions` is not a mapping to values of `FunctionSpec`.
       ValueError: if an argument is out of its range, or no node could ever hold a function's containers.
 
     Example:
@@ -99,7 +99,7 @@ class RayPlatform(ClusterPlatform):
         checks.whole(at_least=1, slots_per_gpu=slots_per_gpu)
         arguments.check_options(clock="wall", seed=seed, threads=None, hang_after=hang_after, replay=None, faulty=False)
         deployment = Deployment(
-            functions=dict(functions),
+            functions=functions,
             placement=placement,
             max_concurrency=max_concurrency,
             keep_versions=keep_versions,

@@ -101,15 +101,14 @@ class SimulatedPlatform(EnginePlatform):
         hang_after: float = 600.0,
         on_event: "Callable[[SimulatedPlatform], None] | None" = None,
     ) -> None:
-        # The arguments are copied, because the caller may change them, and a run records and compares its deployment.
         deployment = Deployment(
-            functions=dict(functions),
-            nodes=tuple(nodes),
+            functions=functions,
+            nodes=nodes,
             placement=placement,
             max_concurrency=max_concurrency,
             keep_versions=keep_versions,
             store_capacity=store_capacity,
-            faults=dict(faults or {}),
+            faults=faults or {},
             store_faults=store_faults,
         )
         arguments.check_options(
