@@ -15,7 +15,6 @@ from rich.table import Table
 
 from experiments.figures.lab.methods import methods
 from experiments.toolkit import options, output, provenance, shell
-from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.statistics import estimate
 from stellaris import PPO, ActorCritic, Workload
 from stellaris._core.describe import describe
@@ -77,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Simulates the logged run and its changes, and learns under each schedule with each correction."""
-    use_all_cores()
     console = Console(highlight=False, soft_wrap=True)
     console.width = max(console.width, 120)
     question = Question()

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.lab.patterns import Kind, alike, pattern
 from experiments.toolkit import options, output, plots, shell
-from experiments.toolkit.computing import keep_compiled, use_all_cores
+from experiments.toolkit.computing import keep_compiled
 from stellaris import IMPACT, IMPALA, PPO, ActorCritic, Workload
 from stellaris.aggregation.synchronisation import fully_asynchronous
 from stellaris.lab import CartPole, Gymnax, Schedule, imposed, mean_evaluation, mean_return, sweep
@@ -76,7 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the sweep; writes a tidy table, the settings and a picture."""
-    use_all_cores()
     keep_compiled(arguments.out / "compiled")
     axes = _axes(arguments.set)
     algorithm, varied = _split(_ALGORITHMS[arguments.algorithm](), axes)

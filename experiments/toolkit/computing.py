@@ -1,6 +1,5 @@
-"""How JAX computes in a command's process: on how many cores, and where it keeps what it has compiled."""
+"""How JAX computes in a command's process: on how many threads, and where it keeps what it has compiled."""
 
-import contextlib
 import os
 import warnings
 from pathlib import Path
@@ -18,14 +17,6 @@ def use_one_thread() -> None:
     Sums are then added in the same order on machines with any number of cores, and workers do not compete for cores.
     """
     os.environ["NPROC"] = "1"  # from which XLA takes the size of its pool of threads
-
-
-def use_all_cores() -> None:
-    """Makes JAX treat every core of this process as a device, so that a block uses all, unless JAX has started."""
-    # A process that is pinned to some cores has only these. Not every system can say which.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", cores)  # type: ignore[no-untyped-call]
 
 
 def keep_compiled(folder: Path) -> None:

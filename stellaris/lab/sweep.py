@@ -1,12 +1,15 @@
 """Sweeps: every combination of settings and seeds, many runs at a time, as labelled arrays."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import numbers
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,7 +22,8 @@ from stellaris._core.describe import describe, digest
 from stellaris._core.extras import needs
 from stellaris.aggregation.protocol import Aggregator
 from stellaris.algorithms import Algorithm
-from stellaris.lab.blocks import Programs
+from stellaris.lab import threads
+from stellaris.lab.blocks import Call, Programs
 from stellaris.lab.runs import Axes, Run, Schedules, check_names, grouped, runs_of
 from stellaris.lab.schedule import arrays_of
 from stellaris.runtime.files import atomic_path
@@ -58,8 +62,8 @@ def sweep(
 
     Runs are grouped into blocks. The runs of a block differ only in float settings, in seeds, and in the versions of
     their schedules. They are vectorised, and distributed over all devices. Other settings, such as `algorithm.epochs`,
-    change shapes, so each of their values has separate blocks. Compiled programs are kept for later sweeps of the
-    process, until the code of a class or a function that they use changes.
+    change shapes, so each of their values has separate blocks. On a CPU every core computes a block. Compiled programs
+    are kept for later sweeps of the process, until the code of a class or a function that they use changes.
 
     Args:
       workload: the environment, which must be written in JAX, such as `lab.CartPole()`; the policy; and the settings of
@@ -78,7 +82,7 @@ def sweep(
       evaluation: evaluates versions of the policy by whole episodes in separate environments, with the seeds of
         `train`; `every` counts updates. None for none: `episode_return` scores the policies that sampled, which with an
         imposed lag are older than the policies that learn.
-      block: the largest number of runs at a time; by default 8 on each CPU device, because the data of more runs
+      block: the largest number of runs of a block; by default 8 on each CPU device, because the data of more runs
         exceeds the cache, and 256 on each device of another kind.
       directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
         stopped. A block is computed anew if its settings have changed, or the code of the library, of a class of yours,
@@ -126,32 +130,27 @@ def sweep(
     checks.whole(at_least=1, block=block)
     folder = None if directory is None else Path(directory)
     outcomes: dict[tuple[int, ...], dict[str, NDArray]] = {}
-    programs = Programs()
     began, computed = time.monotonic(), 0
-    for members, size in grouped(runs, block):
-        kept = None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
-        columns = None if kept is None else _kept(kept)
-        call = programs.prepare(members, rho, size) if columns is None else None
-        if call is not None:
-            check_names(axes, call.names)
+
+    def report(members: Sequence[Run], nbytes: int) -> None:
         left = (time.monotonic() - began) / computed * (len(runs) - len(outcomes)) if computed else float("nan")
         if on_progress is not None:
-            on_progress(Progress(len(outcomes), len(runs), left, len(members), 0 if call is None else call.nbytes))
-        if columns is None:
-            assert call is not None
-            columns = call()
-            computed += len(members)
-            if kept is not None:
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_path(kept) as draft, open(draft, "wb") as out:
-                    np.savez(out, allow_pickle=False, **columns)
-        if np.any(columns.pop("overflow", 0)):
-            raise ValueError(
-                f"aggregator={aggregator!r}: its queue was full and lost gradients, because this aggregator applies "
-                "them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
-            )
-        for i, run in enumerate(members):
-            outcomes[run.place] = {name: column[i] for name, column in columns.items()}
+            on_progress(Progress(len(outcomes), len(runs), left, len(members), nbytes))
+
+    def kept(members: Sequence[Run]) -> Path | None:
+        return None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
+
+    # Closed, so that an error waits for the blocks that are being computed, and keeps their results.
+    with contextlib.closing(_results(grouped(runs, block), axes, rho, kept, report)) as blocks:
+        for members, columns, read in blocks:
+            computed += 0 if read else len(members)
+            if np.any(columns.pop("overflow", 0)):
+                raise ValueError(
+                    f"aggregator={aggregator!r}: its queue was full and lost gradients, because this aggregator "
+                    "applies them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
+                )
+            for i, run in enumerate(members):
+                outcomes[run.place] = {name: column[i] for name, column in columns.items()}
     if on_progress is not None:
         on_progress(Progress(len(runs), len(runs), 0.0, 0, 0))
     given = {"workload": workload, "algorithm": algorithm, "aggregator": aggregator, "rho": rho}
@@ -210,6 +209,48 @@ def _last(result: "xr.Dataset", last: int) -> "xr.Dataset":
     return tail
 
 
+def _results(
+    blocks: Iterable[tuple[Sequence[Run], int]],
+    axes: Axes,
+    rho: float,
+    kept: Callable[[Sequence[Run]], Path | None],
+    report: Callable[[Sequence[Run], int], None],
+) -> Generator[tuple[Sequence[Run], dict[str, NDArray], bool]]:
+    """Computes blocks, several at once on a CPU; yields runs, their results, and whether these were read from a file.
+
+    `report` is called before every block with its runs and the bytes that it takes, which are 0 if it is read.
+    """
+    programs, at_once = Programs(), threads.count(len(jax.devices()))
+    begun = deque[tuple[Sequence[Run], Future[dict[str, NDArray]]]]()
+    with threads.pool(at_once) as pool:
+        for members, size in blocks:
+            path = kept(members)
+            columns = None if path is None else _read(path)
+            if columns is not None:
+                report(members, 0)
+                yield members, columns, True
+                continue
+            call = programs.prepare(members, rho, size)  # compiled while the blocks before are computed
+            check_names(axes, call.names)
+            if len(begun) == at_once:
+                earlier, results = begun.popleft()
+                yield earlier, results.result(), False
+            report(members, call.nbytes)
+            begun.append((members, pool.submit(_computed, call, path)))
+        for earlier, results in begun:
+            yield earlier, results.result(), False
+
+
+def _computed(call: Call, path: Path | None) -> dict[str, NDArray]:
+    """Computes a block, and writes its results to a file if there is a path."""
+    columns = call()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_path(path) as draft, open(draft, "wb") as out:
+            np.savez(out, allow_pickle=False, **columns)
+    return columns
+
+
 def _default_block() -> int:
     devices = jax.devices()
     return len(devices) * (8 if devices[0].platform == "cpu" else 256)
@@ -225,7 +266,7 @@ def _name(workload: Workload, members: Sequence[Run], rho: float) -> str:
     return digest([*parts, static.evaluation])
 
 
-def _kept(path: Path) -> dict[str, NDArray] | None:
+def _read(path: Path) -> dict[str, NDArray] | None:
     """Returns the results of a block, or None if the file is missing, or was cut off by a crash of the machine."""
     try:
         return arrays_of(path)

@@ -292,6 +292,17 @@ def test_runs_do_not_depend_on_the_runs_beside_them(rounds: Rounds) -> None:
     assert together.last("steps").tolist() == [8 * 24, 8 * 25, 8 * 24, 8 * 24]
 
 
+@pytest.mark.slow
+def test_the_number_of_cores_changes_nothing(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedulers = [Fixed(4), [1, 4, 2], Stepped(4, -1, every=2), Fixed(3)]
+    several = []
+    for cores in (1, 3):
+        monkeypatch.setattr("stellaris.lab.threads.count", lambda cores=cores: cores)
+        several.append(rounds.play(schedulers, range(4), block=1))
+    for one, other in zip(*map(jax.tree.leaves, several), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize(
     ("hold", "widths"),
     [

@@ -1,7 +1,9 @@
 """Sweeps: every run is the run by itself, whatever it is vectorised with, and comes back from the disk."""
 
 import dataclasses
+import functools
 import math
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +12,7 @@ import pytest
 
 from stellaris import IMPALA, PPO, ActorCritic, softsync, staleness_aware
 from stellaris.lab import CartPole, Constant, Maximum, dry_run, imposed, mean_evaluation, mean_return, sweep
+from stellaris.lab.blocks import Call
 from stellaris.lab.program import Program
 from stellaris.lab.runs import runs_of
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
@@ -366,6 +369,47 @@ def test_an_interrupted_sweep_goes_on(tmp_path):
     repaired, seen = run()
     assert [progress.nbytes > 0 for progress in seen] == [True, True, False]
     assert resumed.equals(repaired)
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr("stellaris.lab.threads.count", lambda devices: 2)
+
+
+@pytest.mark.slow
+def test_two_cores_compute_two_blocks_at_once(two_cores, monkeypatch):
+    """Each of the blocks waits for another; the results, and what is said of them, are those of one core."""
+    told = []
+    together = functools.partial(
+        sweep, WORKLOAD, CONFIG, schedule, {"lag": [0, 1]}, seeds=2, block=1, on_progress=told.append
+    )
+    compute, both = Call.__call__, threading.Barrier(2)
+
+    def waits(call):
+        both.wait(timeout=60)
+        return compute(call)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Call, "__call__", waits)
+        at_once = together()
+    assert [progress.done for progress in told] == [0, 0, 1, 2, 4]
+    monkeypatch.setattr("stellaris.lab.threads.count", lambda devices: 1)
+    assert at_once.equals(together())
+
+
+@pytest.mark.slow
+def test_an_error_of_one_block_keeps_the_results_of_the_other(two_cores, monkeypatch, tmp_path):
+    compute, both = Call.__call__, threading.Barrier(2)
+
+    def fails_once(call):
+        if both.wait(timeout=60):
+            raise MemoryError("no room")
+        return compute(call)
+
+    monkeypatch.setattr(Call, "__call__", fails_once)
+    with pytest.raises(MemoryError, match="no room"):
+        sweep(WORKLOAD, CONFIG, schedule, {"lag": [0, 1]}, block=1, directory=tmp_path)
+    assert len([*tmp_path.glob("block-*.npz")]) == 1
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from experiments.figures.lab import corrections, gradients, lag, language, langu
 from experiments.figures.lab.methods import methods
 from experiments.lab.patterns import Kind
 from experiments.toolkit import options, output, shell
-from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.repeat import COMMITTED, Repeat, matching
 
 DESCRIPTION = "run one cell of a study of the lab again, beside the committed runs"
@@ -157,7 +156,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs a cell again, and shows its result beside the committed one."""
-    use_all_cores()
     cell = Cell(
         arguments.study,
         arguments.task or STUDIES[arguments.study].task,

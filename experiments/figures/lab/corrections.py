@@ -22,7 +22,6 @@ from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown
 from experiments.lab.patterns import Kind, pattern
 from experiments.toolkit import options, output, provenance, shell
-from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload
 from stellaris.algorithms import Algorithm
 from stellaris.lab import imposed, mean_evaluation, mean_return, sweep
@@ -100,7 +99,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the parts on every environment; each writes its own table when it is done."""
-    use_all_cores()
     size = lag.PRESETS[arguments.preset]
     if unknown := sorted({*(arguments.tasks or ())} - {*size.tasks}):
         raise shell.UsageError(f"--tasks {' '.join(unknown)}: the preset has {', '.join(size.tasks)}")

@@ -19,7 +19,6 @@ from experiments.figures.lab.outcomes import short
 from experiments.figures.lab.surface import floor_of
 from experiments.lab.command import shown
 from experiments.toolkit import options, output, provenance
-from experiments.toolkit.computing import use_all_cores
 from stellaris import ActorCritic, Workload, softsync
 from stellaris.aggregation import fully_asynchronous
 from stellaris.lab import Constant, Maximum, Schedule, imposed, mean_return, sweep
@@ -106,7 +105,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the sweeps of every environment; each environment has its own table."""
-    use_all_cores()
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

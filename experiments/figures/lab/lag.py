@@ -18,7 +18,6 @@ from experiments.figures.lab.methods import methods
 from experiments.figures.lab.outcomes import Cells, chosen_scores, curves, halves, interval, short
 from experiments.lab.command import shown
 from experiments.toolkit import options, output, plots, shell
-from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.provenance import provenance
 from stellaris import ActorCritic, Workload
 from stellaris._core.describe import describe
@@ -114,7 +113,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 def study(preset: Preset, arguments: argparse.Namespace) -> int:
     """Runs the study of a preset's size."""
-    use_all_cores()
     tasks = _chosen(preset, arguments.tasks)
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from experiments.figures.lab.switched import METHODS, Switched
 from experiments.lab.command import shown
 from experiments.lab.patterns import Kind, pattern
 from experiments.toolkit import options, output, provenance
-from experiments.toolkit.computing import use_all_cores
 from stellaris.lab import Schedule, imposed, sweep
 from stellaris.lab.language import Answering, Sorting, Transformer, workload
 from stellaris.systems import Workload
@@ -122,7 +121,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs the parts; each writes its own table when it is done."""
-    use_all_cores()
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,6 @@ from experiments.figures.stellaris import hpc
 from experiments.lab.command import shown
 from experiments.tasks import minionsrl, testbed
 from experiments.toolkit import options, output
-from experiments.toolkit.computing import use_all_cores
 from experiments.toolkit.provenance import provenance
 from stellaris.acting.jax_env import JaxEnvironment
 from stellaris.lab import CartPole, Gymnax
@@ -135,7 +134,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Computes the tables of the parts, and draws the pictures of the tables that the folder holds."""
-    use_all_cores()
     preset, out = PRESETS[arguments.preset], arguments.out
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)

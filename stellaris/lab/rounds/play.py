@@ -1,11 +1,9 @@
 """Runs of MinionsRL, many at a time in one compiled program, with the durations of a simulated platform."""
 
-import contextlib
 import functools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +16,7 @@ from stellaris.acting.envs import as_jax
 from stellaris.acting.policies import Policy, PolicyVersion
 from stellaris.acting.rollout import fragment_bytes
 from stellaris.algorithms import PPO
+from stellaris.lab import threads
 from stellaris.lab.rounds.draws import draws_of
 from stellaris.lab.rounds.program import ACTOR, LEARNER, Carry, Given, Keys, Program, Row
 from stellaris.lab.sampling import check_memoryless
@@ -203,7 +202,7 @@ class Rounds:
         given = self._given(_filled(runs, room), _filled(seeds, room), cost)
         carry = self._first(given)
         tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
-        with _pool() as pool:
+        with threads.pool(threads.count()) as pool:
             while alive and began < self.most:
                 width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
                 blocks = _blocks(np.array(alive), width, self.workload.actors, block)
@@ -297,10 +296,9 @@ class Rounds:
         if width not in self._advances:
             self._advances[width] = jax.jit(jax.vmap(self._program(width).run))
         given, carry = _taken((given, carry), members)
-        # Compiled here, because another thread does not see the caller's context managers of JAX. What has been compiled
-        # before is not compiled again.
+        # Compiled here and not on another thread; JAX keeps what it has compiled.
         advance = self._advances[width].lower(given, carry).compile()
-        return pool.submit(lambda: jax.block_until_ready(advance(given, carry)))
+        return pool.submit(lambda: jax.block_until_ready(advance(given, carry)))  # type: ignore[no-untyped-call]
 
     def _program(self, width: int) -> Program:
         """Returns the program of runs in which at most `width` actors sample in a round."""
@@ -346,18 +344,6 @@ class Rounds:
                     f"cost={cost:g}: the first round of seed {seeds[dear[0]]} cost "
                     f"{rows.costs[dear[0], 0, 0]:g} under {self.prices[0].name!r}; raise the budget or use fewer actors"
                 )
-
-
-@contextlib.contextmanager
-def _pool() -> Iterator[ThreadPoolExecutor]:
-    """Yields the threads that compute blocks: one for each core on a CPU, and otherwise one. An error drops the rest."""
-    # XLA computes in parallel what several threads have started, and in turn what one thread has.
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    pool = ThreadPoolExecutor(cores if jax.default_backend() == "cpu" else 1, "stellaris-rounds")
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _each(schedulers: Any, count: int) -> list[Any]:

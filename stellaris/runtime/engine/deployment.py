@@ -44,7 +44,9 @@ class Deployment:
 
     def __post_init__(self) -> None:
         # These are copied, because the caller may change them, and a run records and compares its deployment.
-        object.__setattr__(self, "functions", _copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions))
+        object.__setattr__(
+            self, "functions", _copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
+        )
         object.__setattr__(self, "faults", _copied(Faults, "Faults(...)", faults=self.faults))
         object.__setattr__(self, "nodes", tuple(self.nodes))
         for node in self.nodes:

@@ -38,7 +38,11 @@ def test_what_differs_is_named(name: str) -> None:
     ("arguments", "error", "message"),
     [
         ({"functions": {"f": 1.0}}, TypeError, r"functions=\{'f': 1.0\}: expected FunctionSpec"),
-        ({"functions": [FunctionSpec(Constant(1.0))]}, TypeError, r"functions=\[.*: expected a mapping, such as \{'name'"),
+        (
+            {"functions": [FunctionSpec(Constant(1.0))]},
+            TypeError,
+            r"functions=\[.*: expected a mapping, such as \{'name'",
+        ),
         ({"faults": Faults()}, TypeError, r"faults=Faults.*: expected a mapping, such as \{'name': Faults"),
         ({"faults": {"f": 0.5}}, TypeError, r"faults=\{'f': 0.5\}: expected Faults"),
         ({"nodes": [Node("a"), "b"]}, TypeError, r"nodes=\[\.\.\., 'b', \.\.\.\]: expected Node\("),
