@@ -1,11 +1,16 @@
-"""Threads that start tasks in order, and never keep the interpreter from exiting."""
+"""Threads that start tasks in order, and keep the interpreter from exiting for a few seconds at most."""
 
+import atexit
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
+
+#: Seconds for which the interpreter waits at exit for tasks that are running. A thread that computes with JAX after the
+#: interpreter has ended aborts the process. A body that hangs must not hang the exit as well.
+_PATIENCE = 5.0
 
 #: The value and the error of a body.
 Outcome: TypeAlias = tuple[Any, BaseException | None]
@@ -39,6 +44,7 @@ class Task:
     def run(self) -> None:
         """Does the work."""
         assert self.work is not None
+        _running.add(self)
         began = time.perf_counter()
         try:
             self.outcomes = self.work()
@@ -46,6 +52,7 @@ class Task:
             self.outcomes = [(None, error)] * self.size
         self.seconds = time.perf_counter() - began
         self.work = None
+        _running.discard(self)
         self.finished.release()  # before `on_done`, whose receiver expects to find the outcomes
         if self.on_done is not None:
             self.on_done()
@@ -60,8 +67,21 @@ class Task:
         return finished
 
 
+#: The tasks that are running, on threads of all platforms; adding and discarding are atomic.
+_running: set[Task] = set()
+
+
+# JAX's own function at exit, which clears its devices, was registered before this one and runs after it.
+@atexit.register
+def _wait_for_running() -> None:
+    """Waits until the running tasks are done, or the patience ends."""
+    until = time.monotonic() + _PATIENCE
+    for task in [*_running]:
+        task.finished.acquire(timeout=max(until - time.monotonic(), 0.0))
+
+
 class Threads:
-    """A pool of threads that starts tasks in order and, unlike `concurrent.futures`, does not keep Python from exiting.
+    """A pool of threads that starts tasks in order. Unlike `concurrent.futures`, it lets Python exit if one hangs.
 
     Args:
       count: the most tasks that run at once, not counting tasks that were given up on; None for a new thread per task.

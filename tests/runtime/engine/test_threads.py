@@ -89,6 +89,23 @@ print(time.monotonic() - began < 5.0)
     assert (got.returncode, got.stdout.split(), got.stderr) == (0, ["hung", "hung", "True"], "")
 
 
+@pytest.mark.slow
+def test_a_process_ends_well_while_a_killed_body_computes():
+    """A thread that computes with JAX after the interpreter has ended would abort the process."""
+    program = """
+import jax, jax.numpy as jnp
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Measured
+compute = jax.jit(lambda x: jax.lax.fori_loop(0, 1_000, lambda i, x: jnp.tanh(x @ x), x))
+x = compute(jnp.ones((300, 300)))
+platform = SimulatedPlatform({"f": FunctionSpec(Measured(), timeout=0.1)}, clock="wall")
+platform.invoke("f", lambda context: compute(x).block_until_ready())
+print(platform.next_completion().status)
+"""
+    got = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (got.returncode, got.stdout.split(), got.stderr) == (0, ["timed_out"], "")
+
+
 def slow(context):
     """A body that takes longer than to hand it over."""
     time.sleep(0.002)
