@@ -34,6 +34,7 @@ GIVEN = {
     "eps_clip_c": CAP,
     "ratio_clip_c": CAP,
     "upper": 1.2,
+    "dro_beta": 0.3,
     "m2_threshold": 0.04,
     "off_policy_mask_threshold": 0.1,
     "loss_scale_factor": 8.0,
@@ -98,6 +99,7 @@ NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0]
     "weight": jnp.abs(_normal(T, B)),
     "reward": _normal(B),
     "group": jnp.array([0, 0, 0, 1, 1, 1]),
+    "mean_reward": jnp.array([0.5, 0.5, 0.5, -0.2, -0.2, -0.2]),
     "staleness": jnp.full((T, B), 3),
     "v": _normal(T, B),
     "target": _normal(T, B),
@@ -327,6 +329,12 @@ def without_outliers():
     return ~(there & ((ratio < 0.36) | (ratio > 1.9))).any(axis=0)
 
 
+def luspo():
+    """Each answer's loss times its tokens, averaged over the answers."""
+    of_sequence = clipped(np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.28)
+    return (of_sequence * np.asarray(_valid).sum(axis=0)).mean()
+
+
 lp, u = numbers("lp"), numbers("u")
 #: What the projects' code computes, by project, the start of the option's cell and the number of the call in the row.
 ORACLES = {
@@ -344,6 +352,7 @@ ORACLES = {
     ),
     ("verl", '`loss_mode="geo_mean"`', 0): gmpo,
     ("verl", '`loss_mode="gpg"`', 0): lambda: -numbers("log_pi") * numbers("A"),
+    ("verl", '`loss_mode="dro"`', 0): lambda: -(numbers("log_pi") * numbers("A") - 0.5 * 0.3 * u**2),
     ("verl", '`loss_mode="kl_cov"`', 0): lambda: (
         -np.exp(u) * numbers("A") + np.where(numbers("cov") >= 0.5, 0.1 * np.abs(u), 0.0)
     ),
@@ -363,13 +372,14 @@ ORACLES = {
     ("TRL", "`delta=None`", 0): trl_two_sided,
     ("TRL", '`loss_type="cispo"`', 0): lambda: -np.minimum(np.exp(u), 0.28) * numbers("A") * numbers("log_pi"),
     ("TRL", '`loss_type="dr_grpo"`', 0): lambda: np.where(_valid, numbers("loss"), 0.0).sum() / (B * 8),
+    ("TRL", '`loss_type="luspo"`', 0): luspo,
     ("TRL", "`off_policy_mask_threshold=None`", 0): lambda: (
         (numbers("A_of_sequence") >= 0) | (mean_over_steps(-numbers("l")) <= 0.1)
     ),
     ("AReaL", "`eps_clip=0.2`", 0): lambda: np.minimum(
-        clipped(np.exp(u), numbers("A"), 0.2, 0.28), np.sign(numbers("A")) * CAP * numbers("A")
+        clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28), np.sign(numbers("A")) * CAP * numbers("A")
     ),
-    ("AReaL", "`use_decoupled_loss=True`", 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.2),
+    ("AReaL", "`use_decoupled_loss=False`", 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.2),
     ("AReaL", '`level="token"`', 0): lambda: (
         np.where(np.exp(lp) <= 1.2, np.exp(lp), 0.0) * clipped(np.exp(u), numbers("A"), 0.2, 0.2)
     ),
@@ -380,6 +390,10 @@ ORACLES = {
     ("AReaL", '`metric="kl_k1"`', 1): lambda: areal_kl(0.5 * lp**2),
     ("AReaL", '`metric="kl_k1"`', 2): lambda: areal_kl(np.exp(-lp) - 1 + lp),
     ("prime-rl", '`loss.type="default"`', 0): lambda: prime_rl(drop_outward_only=True),
+    ("prime-rl", '`algo.type="max_rl"`', 0): lambda: np.where(
+        numbers("mean_reward") > 0, by_group(numbers("reward"))[0] / numbers("mean_reward"), 0.0
+    ),
+    ("prime-rl", '`algo.type="max_rl"`', 1): lambda: np.repeat(numbers("R").mean(axis=1), 3),
     ("prime-rl", '`loss.type="ipo"`', 0): lambda: prime_rl(drop_outward_only=False),
     ("OpenRLHF", "`actor.eps_clip=0.2`", 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.2),
     ("OpenRLHF", '`actor.policy_loss_type="gspo"`', 0): lambda: dual_clipped(
