@@ -395,6 +395,26 @@ def test_by_the_newest_policy_on_both_tasks():
     )
 
 
+def test_no_correction_without_lag():
+    """On Acrobot both sets of PPO, and the newest policies, whose order is the reverse."""
+    sampled, none, again = (
+        float(row["outcome"])
+        for name in ("PPO", "no correction", AGAIN)
+        for row in chosen("best", task=ACROBOT, method=name, lag="0")
+    )
+    (newest,) = chosen("newest_against_ppo", task=ACROBOT, method="no correction", lag="0")
+    assert newest["verdict"] == "beats"
+    ours, ppo = float(newest["outcome"]), float(newest["ppo_outcome"])
+    assert not missing(
+        "docs/corrections.md",
+        f"{none:.0f} against {sampled:.0f}; but on Acrobot PPO's second set has {again:.0f}, and of the newest "
+        f"policies those without a correction are the better, {ours:.0f} against {ppo:.0f} on eight seeds",
+    )
+    beats = by_the_newest_policy(CARTPOLE)[1]["beats"]
+    assert {method for method, lags in beats.items() if any(lag < 32 for lag in lags)} == {"V-trace"}
+    assert [lag for lag in beats["V-trace"] if lag < 32] == [16]
+
+
 @pytest.mark.parametrize(
     ("sentence", "task", "method", "verdict", "expected"),
     [
