@@ -1,15 +1,12 @@
 """Sweeps: every combination of settings and seeds, many runs at a time, as labelled arrays."""
 
-import contextlib
 import functools
 import hashlib
 import json
 import numbers
 import os
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """The progress of a sweep, passed to `on_progress` before every block and at the end."""
+    """The progress of a sweep, passed to `on_progress` before every block and when the last blocks have ended."""
 
     done: int  #: number of runs that are done.
     total: int  #: number of runs of the sweep.
     seconds_left: float  #: estimated from the blocks so far; NaN before the first.
-    block: int  #: number of runs in the next block; 0 at the end.
-    nbytes: int  #: bytes of memory that the next block takes; 0 if its results are read from the disk.
+    block: int  #: number of runs in the next block; 0 after the last.
+    nbytes: int  #: bytes of memory that the next block takes; 0 if its results are read.
 
 
 def sweep(
@@ -87,7 +84,7 @@ def sweep(
       directory: a folder that keeps the results of every block, so that an interrupted sweep continues where it
         stopped. A block is computed anew if its settings have changed, or the code of the library, of a class of yours,
         or of a function that the class uses of its own module.
-      on_progress: called before every block and at the end.
+      on_progress: called before every block, and after each of the last blocks, which are computed at once.
 
     Returns:
       An `xarray.Dataset` with the dimensions of the axes, `seed` and `update`. Its variables are `episode_return`
@@ -129,33 +126,31 @@ def sweep(
     block = _default_block() if block is None else block
     checks.whole(at_least=1, block=block)
     folder = None if directory is None else Path(directory)
-    outcomes: dict[tuple[int, ...], dict[str, NDArray]] = {}
-    began, computed = time.monotonic(), 0
-
-    def report(members: Sequence[Run], nbytes: int) -> None:
-        left = (time.monotonic() - began) / computed * (len(runs) - len(outcomes)) if computed else float("nan")
-        if on_progress is not None:
-            on_progress(Progress(len(outcomes), len(runs), left, len(members), nbytes))
-
-    def kept(members: Sequence[Run]) -> Path | None:
-        return None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
-
-    # Closed, so that an error waits for the blocks that are being computed, and keeps their results.
-    with contextlib.closing(_results(grouped(runs, block), axes, rho, kept, report)) as blocks:
-        for members, columns, read in blocks:
-            computed += 0 if read else len(members)
-            if np.any(columns.pop("overflow", 0)):
-                raise ValueError(
-                    f"aggregator={aggregator!r}: its queue was full and lost gradients, because this aggregator "
-                    "applies them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
-                )
-            for i, run in enumerate(members):
-                outcomes[run.place] = {name: column[i] for name, column in columns.items()}
-    if on_progress is not None:
-        on_progress(Progress(len(runs), len(runs), 0.0, 0, 0))
+    programs, outcomes = Programs(), _Outcomes(len(runs), aggregator, on_progress)
+    with threads.Running[_Block, dict[str, NDArray]](threads.count(len(jax.devices()))) as running:
+        for members, size in grouped(runs, block):
+            path = None if folder is None else folder / f"block-{_name(workload, members, rho)}.npz"
+            # An equal block that is being computed is waited for, and then read.
+            while running and (running.ready or running.full or outcomes.computing(path)):
+                outcomes.end(*running.next())
+            columns = None if path is None else _read(path)
+            if columns is not None:
+                outcomes.report(len(members), 0)
+                outcomes.add(members, columns)
+                continue
+            call = programs.prepare(members, rho, size)
+            check_names(axes, call.names)
+            next_ = _Block(members, path)
+            outcomes.begin(next_, call.nbytes)
+            running.start(next_, functools.partial(_computed, call, path))
+        while running:
+            outcomes.end(*running.next())
+            if running:
+                outcomes.report(0, 0)
+    outcomes.report(0, 0)
     given = {"workload": workload, "algorithm": algorithm, "aggregator": aggregator, "rho": rho}
     settings = describe(given | {"evaluation": evaluation})
-    return _dataset(outcomes, dimensions, runs, {"settings": json.dumps(settings), "stellaris": _version()})
+    return _dataset(outcomes.of, dimensions, runs, {"settings": json.dumps(settings), "stellaris": _version()})
 
 
 def mean_return(result: "xr.Dataset", last: int) -> "xr.DataArray":
@@ -209,36 +204,57 @@ def _last(result: "xr.Dataset", last: int) -> "xr.Dataset":
     return tail
 
 
-def _results(
-    blocks: Iterable[tuple[Sequence[Run], int]],
-    axes: Axes,
-    rho: float,
-    kept: Callable[[Sequence[Run]], Path | None],
-    report: Callable[[Sequence[Run], int], None],
-) -> Generator[tuple[Sequence[Run], dict[str, NDArray], bool]]:
-    """Computes blocks, several at once on a CPU; yields runs, their results, and whether these were read from a file.
+class _Block(NamedTuple):
+    """A block that is being computed."""
 
-    `report` is called before every block with its runs and the bytes that it takes, which are 0 if it is read.
-    """
-    programs, at_once = Programs(), threads.count(len(jax.devices()))
-    begun = deque[tuple[Sequence[Run], Future[dict[str, NDArray]]]]()
-    with threads.pool(at_once) as pool:
-        for members, size in blocks:
-            path = kept(members)
-            columns = None if path is None else _read(path)
-            if columns is not None:
-                report(members, 0)
-                yield members, columns, True
-                continue
-            call = programs.prepare(members, rho, size)  # compiled while the blocks before are computed
-            check_names(axes, call.names)
-            if len(begun) == at_once:
-                earlier, results = begun.popleft()
-                yield earlier, results.result(), False
-            report(members, call.nbytes)
-            begun.append((members, pool.submit(_computed, call, path)))
-        for earlier, results in begun:
-            yield earlier, results.result(), False
+    members: Sequence[Run]
+    path: Path | None  #: the file of its results.
+
+
+class _Outcomes:
+    """The results of the runs of a sweep, with its progress."""
+
+    def __init__(self, total: int, aggregator: Aggregator | None, on_progress: Callable[[Progress], None] | None):
+        self.of: dict[tuple[int, ...], dict[str, NDArray]] = {}
+        self._total, self._aggregator, self._on_progress = total, aggregator, on_progress
+        self._began, self._computed = time.monotonic(), 0
+        self._begun: list[_Block] = []
+
+    def computing(self, path: Path | None) -> bool:
+        """Returns whether a block with this file is being computed."""
+        return path is not None and path in [block.path for block in self._begun]
+
+    def report(self, runs: int, nbytes: int) -> None:
+        """Reports the progress before the next block, of so many runs and bytes."""
+        if self._on_progress is None:
+            return
+        # Of the runs that are missing, half of those that are being computed are done, on average.
+        missing, half = self._total - len(self.of), sum(len(block.members) for block in self._begun) / 2
+        left = float("nan")
+        if self._computed:
+            left = (time.monotonic() - self._began) / (self._computed + half) * (missing - half)
+        self._on_progress(Progress(len(self.of), self._total, left, runs, nbytes))
+
+    def begin(self, block: _Block, nbytes: int) -> None:
+        """Reports the progress before a block, and notes that it is computed."""
+        self.report(len(block.members), nbytes)
+        self._begun.append(block)
+
+    def end(self, block: _Block, columns: dict[str, NDArray]) -> None:
+        """Adds the results of a block that was computed."""
+        self._begun = [other for other in self._begun if other is not block]
+        self._computed += len(block.members)
+        self.add(block.members, columns)
+
+    def add(self, members: Sequence[Run], columns: dict[str, NDArray]) -> None:
+        """Adds the results of runs."""
+        if np.any(columns.pop("overflow", 0)):
+            raise ValueError(
+                f"aggregator={self._aggregator!r}: its queue was full and lost gradients, because this aggregator "
+                "applies them later than the aggregator of the schedule's run did; raise the aggregator's capacity"
+            )
+        for i, run in enumerate(members):
+            self.of[run.place] = {name: column[i] for name, column in columns.items()}
 
 
 def _computed(call: Call, path: Path | None) -> dict[str, NDArray]:

@@ -342,8 +342,10 @@ def test_a_queue_that_overflows_is_no_result():
 
 
 @pytest.mark.slow
-def test_an_interrupted_sweep_goes_on(tmp_path):
+def test_an_interrupted_sweep_goes_on(tmp_path, monkeypatch):
     """What was computed is read, what is missing is computed, and the result is the same."""
+
+    monkeypatch.setattr("stellaris.lab.threads.count", lambda devices: 1)  # so that every machine reports the same
 
     def run(stop=math.inf):
         seen = []
@@ -392,7 +394,8 @@ def test_two_cores_compute_two_blocks_at_once(two_cores, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(Call, "__call__", waits)
         at_once = together()
-    assert [progress.done for progress in told] == [0, 0, 1, 2, 4]
+    assert [progress.done for progress in told] == [0, 0, 1, 2, 3, 4]
+    assert [progress.block for progress in told] == [1, 1, 1, 1, 0, 0]
     monkeypatch.setattr("stellaris.lab.threads.count", lambda devices: 1)
     assert at_once.equals(together())
 
@@ -410,6 +413,50 @@ def test_an_error_of_one_block_keeps_the_results_of_the_other(two_cores, monkeyp
     with pytest.raises(MemoryError, match="no room"):
         sweep(WORKLOAD, CONFIG, schedule, {"lag": [0, 1]}, block=1, directory=tmp_path)
     assert len([*tmp_path.glob("block-*.npz")]) == 1
+
+
+@pytest.mark.slow
+def test_equal_blocks_are_computed_once(two_cores, monkeypatch, tmp_path):
+    """An axis whose values make equal schedules; without a folder each is computed."""
+    computed, compute = [], Call.__call__
+    monkeypatch.setattr(Call, "__call__", lambda call: computed.append(call) or compute(call))
+    kinds = {"a": Constant(1), "b": Constant(1), "c": Constant(1)}
+
+    def by_kind(kind):
+        return imposed(6, actors=2, data=kinds[kind])
+
+    result = sweep(WORKLOAD, CONFIG, by_kind, {"kind": [*kinds]}, block=1, directory=tmp_path)
+    assert len(computed) == len([*tmp_path.glob("block-*.npz")]) == 1
+    assert result.sel(kind="a", drop=True).equals(result.sel(kind="c", drop=True))
+
+
+@pytest.mark.slow
+def test_an_error_is_raised_at_once(two_cores, monkeypatch):
+    """No block begins after it, though an earlier block is still computed."""
+    begun, compute, failed = [], Call.__call__, threading.Event()
+
+    def second_fails(call):
+        begun.append(call)
+        if len(begun) == 2:
+            failed.set()
+            raise MemoryError("no room")
+        assert failed.wait(timeout=60)
+        return compute(call)
+
+    monkeypatch.setattr(Call, "__call__", second_fails)
+    with pytest.raises(MemoryError, match="no room"):
+        sweep(WORKLOAD, CONFIG, schedule, {"lag": [0, 1, 2, 3]}, block=1)
+    assert len(begun) == 2
+
+
+@pytest.mark.slow
+def test_nan_are_found_where_jax_is_asked_to(monkeypatch):
+    """The request of a context manager reaches the caller's thread only."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    wild = dataclasses.replace(CONFIG, learning_rate=1e38)
+    assert not np.isfinite(sweep(WORKLOAD, wild, schedule(0)).step_norm.values[0, -1])
+    with jax.debug_nans(True), pytest.raises(Exception, match="nan"):
+        sweep(WORKLOAD, wild, schedule(0))
 
 
 @pytest.mark.slow

@@ -2,8 +2,7 @@
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
@@ -202,19 +201,18 @@ class Rounds:
         given = self._given(_filled(runs, room), _filled(seeds, room), cost)
         carry = self._first(given)
         tables, alive, began, held = list[Row](), [*range(count)], 0, np.zeros(room, np.int32)
-        with threads.pool(threads.count()) as pool:
-            while alive and began < self.most:
-                width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
-                blocks = _blocks(np.array(alive), width, self.workload.actors, block)
-                calls = [(members, self._started(pool, widest, given, carry, members)) for members, widest in blocks]
-                advanced = []
-                for members, call in calls:
-                    own, rows = call.result()
-                    carry = _put(carry, members, own)
-                    advanced.append((members, rows))
-                tables.append(_table(count, jax.device_get(advanced)))
-                over, held = jax.device_get((carry.over, carry.held))
-                alive, began = [i for i in alive if not over[i]], began + SEGMENT
+        while alive and began < self.most:
+            width = np.array([self._width(runs[i], began, int(held[i])) for i in alive])
+            blocks = _blocks(np.array(alive), width, self.workload.actors, block)
+            # The calls are made one by one, from the newest `carry`, because `_put` donates the one before.
+            calls = ((members, self._call(widest, _taken((given, carry), members))) for members, widest in blocks)
+            advanced = []
+            for members, (own, rows) in threads.computed(calls, threads.count()):
+                carry = _put(carry, members, own)
+                advanced.append((members, rows))
+            tables.append(_table(count, jax.device_get(advanced)))
+            over, held = jax.device_get((carry.over, carry.held))
+            alive, began = [i for i in alive if not over[i]], began + SEGMENT
         kept = carry._replace(slots=(), pools={}, opt_state=(), statistics=())
         ends: Carry = jax.tree.map(lambda x: x[:count], jax.device_get(kept))
         return ends, jax.tree.map(lambda *of: np.concatenate(of, axis=1)[:, : ends.round.max()], *tables)
@@ -291,14 +289,12 @@ class Rounds:
     def _advances(self) -> dict[int, Any]:
         return {}
 
-    def _started(self, pool: Executor, width: int, given: Given, carry: Carry, members: NDArray) -> Future[Any]:
-        """Starts to continue a block of runs by a segment of at most `width` actors; its future has states and rows."""
+    def _call(self, width: int, block: tuple[Given, Carry]) -> Callable[[], tuple[Carry, Row]]:
+        """Returns the compiled call that continues a block of runs by a segment of at most `width` actors."""
         if width not in self._advances:
             self._advances[width] = jax.jit(jax.vmap(self._program(width).run))
-        given, carry = _taken((given, carry), members)
-        # Compiled here and not on another thread; JAX keeps what it has compiled.
-        advance = self._advances[width].lower(given, carry).compile()
-        return pool.submit(lambda: jax.block_until_ready(advance(given, carry)))  # type: ignore[no-untyped-call]
+        advance = self._advances[width].lower(*block).compile()  # JAX keeps what it has compiled
+        return lambda: jax.block_until_ready(advance(*block))  # type: ignore[no-untyped-call]
 
     def _program(self, width: int) -> Program:
         """Returns the program of runs in which at most `width` actors sample in a round."""

@@ -1,6 +1,7 @@
 """Threads that start tasks in order, and keep the interpreter from exiting for a few seconds at most."""
 
 import atexit
+import os
 import threading
 import time
 import weakref
@@ -44,7 +45,6 @@ class Task:
     def run(self) -> None:
         """Does the work."""
         assert self.work is not None
-        _running.add(self)
         began = time.perf_counter()
         try:
             self.outcomes = self.work()
@@ -59,6 +59,8 @@ class Task:
 
     def wait(self, seconds: float) -> bool:
         """Waits for the work; returns whether it finished within `seconds` of real time."""
+        if _ending.is_set() and self.work is not None and self not in _running:
+            self.run()  # no thread will
         # A task that was given up on is never waited for again, because a hanging body would use up the seconds again.
         finished = not self.abandoned and self.finished.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
         if finished:
@@ -67,17 +69,34 @@ class Task:
         return finished
 
 
-#: The tasks that are running, on threads of all platforms; adding and discarding are atomic.
+#: The tasks that are running, on threads of all platforms.
 _running: set[Task] = set()
+#: Set when the interpreter exits: from then on, the threads of a pool begin no task.
+_ending = threading.Event()
+#: Held by a thread that begins a task, so that the exit either waits for the task or keeps it from beginning.
+_beginning = threading.Lock()
 
 
 # JAX's own function at exit, which clears its devices, was registered before this one and runs after it.
 @atexit.register
 def _wait_for_running() -> None:
     """Waits until the running tasks are done, or the patience ends."""
+    with _beginning:
+        _ending.set()
     until = time.monotonic() + _PATIENCE
-    for task in [*_running]:
-        task.finished.acquire(timeout=max(until - time.monotonic(), 0.0))
+    while _running and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def _in_child() -> None:
+    """Forgets the parent's threads, which a forked process does not have."""
+    global _beginning
+    _running.clear()
+    _beginning = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 class Threads:
@@ -98,6 +117,7 @@ class Threads:
     def submit(self, task: Task) -> None:
         """Runs a task when a thread is free, after the tasks submitted before it."""
         if self._count is None:
+            _running.add(task)
             threading.Thread(target=task.run, name="stellaris", daemon=True).start()
             return
         if len(self._threads) < self._count:
@@ -134,5 +154,9 @@ def _dismiss(tasks: "SimpleQueue[Task | None]", threads: Sequence[threading.Thre
 
 def _serve(tasks: "SimpleQueue[Task | None]") -> None:
     while (task := tasks.get()) is not None:
+        with _beginning:
+            if _ending.is_set():
+                return
+            _running.add(task)
         task.run()
         del task  # so that a waiting thread does not keep the task's references alive

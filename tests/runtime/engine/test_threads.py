@@ -89,21 +89,78 @@ print(time.monotonic() - began < 5.0)
     assert (got.returncode, got.stdout.split(), got.stderr) == (0, ["hung", "hung", "True"], "")
 
 
-@pytest.mark.slow
-def test_a_process_ends_well_while_a_killed_body_computes():
-    """A thread that computes with JAX after the interpreter has ended would abort the process."""
-    program = """
-import jax, jax.numpy as jnp
+_COMPUTES = """
+import atexit, jax, jax.numpy as jnp, os, sys, time
+late = []
+atexit.register(lambda: late and print(late[0].next_completion().status))
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
-from stellaris.runtime.delays import Measured
+from stellaris.runtime.delays import Constant, Measured
 compute = jax.jit(lambda x: jax.lax.fori_loop(0, 1_000, lambda i, x: jnp.tanh(x @ x), x))
 x = compute(jnp.ones((300, 300)))
+def body(context):
+    return compute(x).block_until_ready()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (
+            """
 platform = SimulatedPlatform({"f": FunctionSpec(Measured(), timeout=0.1)}, clock="wall")
-platform.invoke("f", lambda context: compute(x).block_until_ready())
+platform.invoke("f", body)
 print(platform.next_completion().status)
+""",
+            ["timed_out"],
+        ),
+        (
+            """
+platform = SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, threads=2)
+for _ in range(100):
+    platform.invoke("f", body)
+print(platform.next_completion().status)
+""",
+            ["completed"],
+        ),
+        (
+            """
+platform = SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, threads=1, hang_after=50.0)
+for _ in range(2):
+    platform.invoke("f", body)
+print(platform.next_completion().status)
+late.append(platform)
+""",
+            ["completed", "completed"],
+        ),
+    ],
+    ids=["killed", "queued", "waited for at exit"],
+)
+def test_a_process_ends_well_while_bodies_compute(program, printed):
+    """A thread that computes with JAX after the interpreter has ended would abort the process."""
+    program = _COMPUTES + program
+    got = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (got.returncode, got.stdout.split()) == (0, printed), got.stderr
+
+
+@pytest.mark.slow
+def test_a_forked_process_does_not_wait_for_bodies_of_its_parent():
+    program = """
+import os, time, warnings
+from stellaris.runtime import FunctionSpec, SimulatedPlatform
+from stellaris.runtime.delays import Constant
+warnings.simplefilter("ignore")  # of forks
+platform = SimulatedPlatform({"f": FunctionSpec(Constant(1.0))}, clock="wall")
+platform.invoke("f", lambda context: time.sleep(20.0))
+platform.next_completion(until=0.5)
+began = time.monotonic()
+if child := os.fork():
+    os.waitpid(child, 0)
+    print(time.monotonic() - began < 4.0, flush=True)
+    os._exit(0)
 """
     got = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
-    assert (got.returncode, got.stdout.split(), got.stderr) == (0, ["timed_out"], "")
+    assert (got.returncode, got.stdout.split()) == (0, ["True"]), got.stderr
 
 
 def slow(context):
