@@ -1,6 +1,7 @@
 """Schedules with an imposed lag: data and gradients have given ages, and no platform is simulated."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import NoneType
@@ -193,6 +194,8 @@ def imposed(
       [0.0, 1.0, 2.0, 2.0]
     """
     checks.whole(at_least=1, updates=updates, actors=actors, minibatches=minibatches, group=group)
+    # Products of NumPy's small integers would wrap.
+    updates, actors, minibatches, group = (operator.index(number) for number in (updates, actors, minibatches, group))
     if minibatches % group:
         raise ValueError(f"group={group} does not divide minibatches={minibatches}: a version needs a whole group")
     lags = [data] if isinstance(data, Lag | Mixed) or not isinstance(data, Sequence) else list(data)

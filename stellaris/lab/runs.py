@@ -99,6 +99,7 @@ def runs_of(
             raise ValueError(f"{name} has no values: give at least one")
     for one in algorithms.values():
         check_algorithm(one)
+    check_rho(rho=rho)
     settings, values_of = _settings_of(axes)
     dimensions: dict[str, Sequence[Any]] = {**{name: list(values) for name, values in axes.items()}, "seed": numbers}
     if isinstance(algorithm, Mapping):

@@ -164,7 +164,7 @@ def insert(
       The table. An invalid weight or length sets a flag: see `check`.
 
     Raises:
-      TypeError: if a column's dtype differs from the table's, or a length or version is not whole.
+      TypeError: if a column's dtype differs from the table's, a length or version is not whole, or a weight is complex.
       ValueError: if columns are missing or unknown, a shape does not fit, the table's dtype cannot hold a number of a
         NumPy array, there are no trajectories or more than the table can hold, or the table is sharded.
 
@@ -178,8 +178,9 @@ def insert(
     """
     check_one(table)
     length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
-    # A Python integer beyond int32 is a valid weight, and not a valid argument of a compiled function.
-    weight = float(weight) if isinstance(weight, int) else weight
+    # A whole number beyond int32 is a valid weight, and not a valid argument of a compiled function.
+    if isinstance(weight, int | np.integer | np.ndarray):
+        weight = np.asarray(weight, float)
     changed: Table = _insert(table, *owned((dict(columns), length, weight, version)), removal)
     return changed
 
@@ -429,6 +430,8 @@ def check_batch(
             raise ValueError(f"{name} has shape {np.shape(value)}: expected ({batch},), one for each trajectory")
     checks.integers(length=length, version=version)
     check_int32(length=length, version=version)
+    if np.iscomplexobj(weight):
+        raise TypeError(f"weight={weight} is complex: pass a real number from 0 to {LARGEST_WEIGHT:g}")
     return length
 
 

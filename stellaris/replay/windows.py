@@ -1,6 +1,7 @@
 """Windows of a trajectory's columns, padded to one length: the contents of a training batch."""
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -42,6 +43,11 @@ class Window:
     pad: Literal["head", "tail"] = "tail"
     value: float | int = 0.0
     return_to_go: float | None = None
+
+    def __post_init__(self) -> None:
+        # Windows are compared by value, and one NaN is not equal to another unless both are the same object.
+        if isinstance(self.value, float) and math.isnan(self.value):
+            object.__setattr__(self, "value", math.nan)
 
 
 class Gathered(NamedTuple):
@@ -178,15 +184,15 @@ def span(window: Window, step: Any, length: Any) -> tuple[Any, Any]:
       step: `[k]`, the step of each sample, of NumPy or JAX.
       length: `[k]`, the steps of each trajectory.
     """
+    offset, whole = int(window.offset), int(window.length)  # sums of NumPy's small integers would wrap
     # Steps so far outside of every trajectory that these sums would not fit into int32 are moved nearer.
-    least, most = _INT32.min - min(window.offset, 0), _INT32.max - max(window.offset + window.length, 0)
-    begin = step.clip(least, most) + window.offset
+    begin = step.clip(_INT32.min - min(offset, 0), _INT32.max - max(offset + whole, 0)) + offset
     first = begin.clip(0)
-    many = ((begin + window.length).clip(None, length) - first).clip(0, window.length)
-    place = np.arange(window.length)
+    many = ((begin + whole).clip(None, length) - first).clip(0, whole)
+    place = np.arange(whole)
     if window.pad == "tail":
         return first, place < many[:, None]
-    gap = window.length - many
+    gap = whole - many
     return first - gap, place >= gap[:, None]
 
 
@@ -257,7 +263,7 @@ def _place(table: Table, index: jax.Array, axis: str | None) -> tuple[jax.Array,
     """Whether each trajectory is in this shard, and its row there."""
     index = int32_rows(index)
     if axis is None:
-        return jnp.ones(index.shape, bool), index
+        return (index >= 0) & (index < table.capacity), index
     return index // table.capacity == jax.lax.axis_index(axis), index % table.capacity
 
 

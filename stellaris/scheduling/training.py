@@ -104,6 +104,7 @@ class Training:
             raise ValueError(
                 f"seed={self.seed} with episodes={self.episodes}: the last seed, {last}, is not below 2**31"
             )
+        object.__setattr__(self, "held_out", tuple(self.held_out))  # also of an array, whose truth is not its length
         for seed in self.held_out:
             checks.seed(held_out=seed)
             if self.seed <= seed <= last:
@@ -170,6 +171,9 @@ class _Chosen:
             return None
         histories = yield Request(scheduler, self.seeds)
         mean = float(np.mean([self.objective.rewards(history).sum() for history in histories]))
+        if not math.isfinite(mean):
+            seeds = [int(seed) for seed in self.seeds]
+            raise ValueError(f"the mean sum of rewards of the held-out seeds {seeds} is {mean}: check `play`")
         if mean > self._most:
             self._most, self.best = mean, scheduler
         return mean

@@ -46,6 +46,11 @@ def test_gradients_in_groups_make_a_version_together():
     assert schedule.piece_version.tolist() == [0, 2]
 
 
+def test_small_integers_of_numpy():
+    schedule = imposed(np.int8(100), actors=np.int8(1), gradients=Constant(1), minibatches=np.int8(100))
+    assert len(schedule.gradient_row) == 10_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -527,6 +527,7 @@ def test_results_with_another_precision_are_not_read(tmp_path):
         ({"axes": {"algorithm.speed": [1.0]}}, r"algorithm.speed is not a setting: PPO\(.* has no field 'speed'"),
         ({"axes": {"algorithm.clip": [0.1, -1.0]}}, "clip=-1.0"),
         ({"axes": {"rho": [1.0, 0.5]}, **QUEUED}, "rho=0.5 is below 1"),
+        ({"rho": math.nan}, "rho=nan is below 1"),
         ({"axes": {"rho": [1.0, math.nan]}, **QUEUED}, "rho=nan is below 1"),
         ({"axes": {"aggregator.smoothness": [3.0, -3.0]}, **QUEUED}, "smoothness=-3.0 is not positive"),
         ({"axes": {"aggregator.group_size": [1, 0]}, **QUEUED}, "group_size=0 is not a positive whole number"),

@@ -52,6 +52,14 @@ def filled():
     )
 
 
+def test_large_whole_weights():
+    """Beyond int32, of Python and of NumPy."""
+    for weight in (2**32 + 5, np.int64(2**32 + 5), np.array([2**32 + 5])):
+        assert insert(empty(), rewards(1), weight=weight).weight[0] == np.float32(2**32 + 5)
+    with pytest.raises(TypeError, match="is complex: pass a real number"):
+        insert(empty(), rewards(1), weight=1j)
+
+
 @pytest.mark.slow
 def test_the_oldest_make_room():
     """Round the rows, also within one batch; nothing of a longer trajectory stays behind a shorter one."""

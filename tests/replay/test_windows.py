@@ -93,6 +93,25 @@ def test_what_lies_far_outside_is_padding(pad):
         assert_by_hand(gather(table, chosen([0, 2]), windows, step=step), columns, [0, 2], [step] * 2, windows)
 
 
+def test_small_integers_of_numpy():
+    table, columns = table_of("float32")
+    windows = {"x": Window("x", np.int8(3), offset=np.int8(-1)), "y": Window("x", np.uint8(3), offset=np.uint8(1))}
+    assert_by_hand(gather(table, chosen([2, 0, 1]), windows, step=1), columns, [2, 0, 1], [1] * 3, windows)
+
+
+def test_rows_that_the_table_lacks_are_padding():
+    """As of a selection from a larger table."""
+    full = insert(init({"x": jax.ShapeDtypeStruct((), jnp.float32)}, capacity=2, length=3), {"x": jnp.ones((2, 3))})
+    batch = gather(full, chosen([1, 2, -1]), {"x": Window("x", 2, value=-1.0)})
+    assert batch.mask["x"].any(axis=1).tolist() == [True, False, False]
+    assert batch.length.tolist() == [3, 0, 0]
+
+
+def test_windows_padded_with_nan_are_equal():
+    """So that each does not compile a program of its own."""
+    assert Window("x", 3, value=float("nan")) == Window("x", 3, value=float("nan")) != Window("x", 3)
+
+
 def test_one_step_for_all():
     table, columns = table_of("float32")
     windows = {"x": Window("x", 3, offset=-1)}

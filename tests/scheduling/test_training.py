@@ -353,6 +353,16 @@ def test_the_version_that_is_best_on_held_out_seeds() -> None:
     assert best is offered[max(offered)] is not told[-1][1]
 
 
+def test_held_out_runs_without_a_reward() -> None:
+    """An array of seeds is read as a list, and NaN are refused where they occur."""
+
+    def broken(scheduler: Learned, seeds: Sequence[int]) -> list[History]:
+        return [[{**row, "seconds": math.nan} for row in history] for history in Made()(scheduler, seeds)]
+
+    with pytest.raises(ValueError, match=r"the mean sum of rewards of the held-out seeds \[0\] is nan"):
+        train_scheduler(START, broken, EASY, episodes=2, seed=10, held_out=np.array([0]))  # type: ignore[arg-type]
+
+
 class MadeForEach(Made):
     """The same runs, with a scheduler for each; how many there were in each call."""
 
