@@ -55,6 +55,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-confirmed": map.confirmed,
     "tuned-for-equal-time": lambda: equal_time.tuned("Hopper-v4"),
     "tuned-beyond": equal_time.beyond,
+    "tuned-parts": equal_time.parts,
     "tuned-on-cartpole": lambda: equal_time.tuned("CartPole-v1"),
     "tuned-for-hpc": equal_time.tuned_for_hpc,
     "equal-time": lambda: equal_time.compared("Hopper-v4"),

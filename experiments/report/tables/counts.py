@@ -99,7 +99,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
     ),
     (
-        ("small/tuning", *(f"small/tuning/{which}" for which in ("cartpole", "beyond", "rivals", "larger"))),
+        ("small/tuning", *(f"small/tuning/{which}" for which in ("cartpole", "beyond", "rivals", "larger", "parts"))),
         "`tuning`",
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),

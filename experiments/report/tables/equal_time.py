@@ -43,17 +43,31 @@ def beyond() -> Table:
     lines = []
     for system, settings in tuning.BEYOND.items():
         chosen = groups[f"{system}: {tuning.of('Hopper-v4').chosen[system]}"]
-        for setting in settings:
-            of = groups[f"{system}: {setting}"]
-            returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
-            ratios = (
-                "1.00" if of is chosen else f"{fmean(_column(of, column)) / fmean(_column(chosen, column)):.2f}"
-                for column in (_FINAL, _MEAN)
-            )
-            lines.append((_LABELS[system], setting, *returns, *ratios))
-    ratios_of = ("ratio to the chosen setting", "ratio of the means over the 60 s")
-    headings = ("Hopper-v4", "setting", "return after 60 s", "mean over the 60 s", *ratios_of)
+        lines += [(_LABELS[system], setting, *_beside(groups[f"{system}: {setting}"], chosen)) for setting in settings]
+    headings = ("Hopper-v4", "setting", *_BESIDE, "ratio to the chosen setting", "ratio of the means over the 60 s")
     return Table(headings, lines, left=("setting",))
+
+
+def parts() -> Table:
+    """Returns Stellaris' best setting beyond the grid on the tuning seeds, and with one part changed at a time."""
+    base, *changed = (f"stellaris: {setting}" for setting in tuning.PARTS["stellaris"])
+    of = runs(f"{_TUNING['Hopper-v4']}/parts", "Hopper-v4")
+    lines = [("none", *_beside(of[base], of[base]))]
+    lines += [(name.removeprefix("stellaris: "), *_beside(of[name], of[base])) for name in changed]
+    return Table(("the part that is changed", *_BESIDE, "ratio", "ratio of the means over the 60 s"), lines)
+
+
+_BESIDE = ("return after 60 s", "mean over the 60 s")
+
+
+def _beside(of: Sequence[Mapping[str, str]], chosen: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    """Returns the returns of a setting after 60 s and over them, and their ratios to those of another."""
+    returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
+    ratios = (
+        "1.00" if of is chosen else f"{fmean(_column(of, column)) / fmean(_column(chosen, column)):.2f}"
+        for column in (_FINAL, _MEAN)
+    )
+    return *returns, *ratios
 
 
 def _column(of: Sequence[Mapping[str, str]], column: str) -> Sequence[float]:
