@@ -91,6 +91,11 @@ def runs_of(
         checks.seed(seed=seed)
     if twice := [seed for seed, count in Counter(numbers).items() if count > 1]:
         raise ValueError(f"seeds={seeds!r} has {twice[0]} twice, whose runs would be equal: give each seed once")
+    if not isinstance(schedule, Schedule) and not callable(schedule):
+        raise TypeError(f"schedule={schedule!r} is neither a Schedule nor a function that makes one from the axes")
+    for name in axes:
+        if not isinstance(name, str):
+            raise TypeError(f"axes has the name {name!r}, which is not a text: pass {{'lag': [0, 4]}}")
     check_names(axes, _RESERVED)
     axes = {name: _checked_axis(name, values) for name, values in axes.items()}
     algorithms = dict(algorithm) if isinstance(algorithm, Mapping) else {"": algorithm}

@@ -121,11 +121,17 @@ def sweep(
     """
     with needs("lab.sweep"):
         import xarray  # noqa: F401 - so that a missing xarray raises before the runs and not after
+    if not isinstance(axes, Mapping | None):
+        raise TypeError(f"axes={axes!r} is not a mapping: pass lists of values by name, {{'lag': [0, 4]}}")
+    if not callable(on_progress) and on_progress is not None:
+        raise TypeError(f"on_progress={on_progress!r} is not a function: pass one that accepts a Progress, or None")
     axes = dict(axes or {})
     runs, dimensions = runs_of(workload, algorithm, schedule, axes, seeds, aggregator, rho, evaluation)
     block = _default_block() if block is None else block
     checks.whole(at_least=1, block=block)
     folder = None if directory is None else Path(directory)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # so that a folder that cannot be made raises before the runs
     programs, outcomes = Programs(), _Outcomes(len(runs), aggregator, on_progress)
     with threads.Running[_Block, dict[str, NDArray]](threads.count(len(jax.devices()))) as running:
         for members, size in grouped(runs, block):
@@ -261,7 +267,6 @@ def _computed(call: Call, path: Path | None) -> dict[str, NDArray]:
     """Computes a block, and writes its results to a file if there is a path."""
     columns = call()
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as draft, open(draft, "wb") as out:
             np.savez(out, allow_pickle=False, **columns)
     return columns

@@ -25,7 +25,7 @@ from stellaris.systems.record import POLICY
 from stellaris.systems.rounds import Declared, Scheduled
 from stellaris.systems.session import Keys, Session
 from stellaris.systems.system import System
-from stellaris.systems.workload import Budget, Evaluation, Workload, check_target
+from stellaris.systems.workload import Budget, Evaluation, Workload, check_target, check_types
 from stellaris.types import Tree
 
 
@@ -105,7 +105,7 @@ def train(
     with contextlib.ExitStack() as environments, platform:
         # The checks are within the block, so that the platform is closed even if a check fails.
         checks.seed(seed=seed)
-        _check_types(workload, budget, evaluation)
+        check_types(workload, budget, evaluation)
         _check_system(system, platform)
         _check_prices(prices, budget, platform)
         check_target(budget, evaluation)
@@ -161,16 +161,6 @@ def train(
         version = platform.store.value(POLICY)
     bills = {sheet.name: platform.bill(sheet) for sheet in prices}
     return Result(progress.history, version, platform.trace, bills)
-
-
-def _check_types(workload: object, budget: object, evaluation: object) -> None:
-    """Checks the types of what describes the run."""
-    if not isinstance(workload, Workload):
-        raise TypeError(f"workload={workload!r} is not a Workload: pass Workload({workload!r})")
-    if not isinstance(budget, Budget):
-        raise TypeError(f"budget={budget!r} is not a Budget: pass Budget(steps=...), with seconds, cost or a target")
-    if not isinstance(evaluation, Evaluation | None):
-        raise TypeError(f"evaluation={evaluation!r} is not an Evaluation: pass Evaluation(...), or None")
 
 
 def _check_system(system: object, platform: Platform) -> None:

@@ -146,6 +146,16 @@ class Budget:
             )
 
 
+def check_types(workload: object, budget: object, evaluation: object) -> None:
+    """Raises a TypeError if one of the settings of a run has another type."""
+    if not isinstance(workload, Workload):
+        raise TypeError(f"workload={workload!r} is not a Workload: pass Workload({workload!r})")
+    if not isinstance(budget, Budget):
+        raise TypeError(f"budget={budget!r} is not a Budget: pass Budget(steps=...), with seconds, cost or a target")
+    if not isinstance(evaluation, Evaluation | None):
+        raise TypeError(f"evaluation={evaluation!r} is not an Evaluation: pass Evaluation(...), or None")
+
+
 def check_target(budget: Budget, evaluation: Evaluation | None) -> None:
     """Raises a ValueError unless a target of evaluations comes with evaluations."""
     if budget.target_evaluation < math.inf and evaluation is None:

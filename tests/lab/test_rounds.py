@@ -443,6 +443,21 @@ def test_prewarmed_containers_have_draws_of_their_own() -> None:
     assert seconds[0] == seconds[1]
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"functions": [FunctionSpec(Constant(1.0))]}, r"functions=\[.*: expected a mapping"),
+        ({"functions": {"actor": 1.0}}, r"functions=\{'actor': 1\.0\}: expected FunctionSpec"),
+        ({"budget": None}, "budget=None is not a Budget"),
+        ({"evaluation": 5}, "evaluation=5 is not an Evaluation"),
+        ({"prices": PRICES[0]}, r"prices is a single sheet.*: pass a sequence of sheets"),
+    ],
+)
+def test_types_that_are_refused(rounds: Rounds, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        replace(rounds, **changed)
+
+
 def test_no_seeds(rounds: Rounds) -> None:
     with pytest.raises(ValueError, match=r"seeds=\[\] has no seeds"):
         rounds.play(Fixed(1), seeds=[])

@@ -231,6 +231,8 @@ def test_equal_values_of_two_types_are_two_values():
         ({"steps": [3, 4]}, ValueError, "the axis 'steps' has the name of"),
         ({"kl": [3, 4]}, ValueError, "the axis 'kl' has the name of"),
         ({"cost_demo": [3, 4]}, ValueError, "the axis 'cost_demo' has the name of"),
+        (["lag"], TypeError, r"axes=\['lag'\] is not a mapping: pass lists of values by name"),
+        ({1: [0]}, TypeError, "axes has the name 1, which is not a text"),
         ({"lag": [[1], [2]]}, TypeError, r"the axis 'lag' has the value \[1\], which cannot be hashed"),
         ({"lag": [([1],)]}, TypeError, r"the axis 'lag' has the value \(\[1\],\), which cannot be hashed"),
         ({"case": {"a": {"lag": [1]}}}, TypeError, r"the axis 'case' has the value \[1\], which cannot be hashed"),
@@ -243,6 +245,16 @@ def test_axes_that_are_refused_before_the_first_run(axes, error, message):
 
     with pytest.raises(error, match=message):
         sweep(WORKLOAD, CONFIG, billed, axes, on_progress=_no_run)
+
+
+def test_arguments_that_are_refused_before_the_first_run(tmp_path):
+    with pytest.raises(TypeError, match="schedule=None is neither a Schedule nor a function"):
+        sweep(WORKLOAD, CONFIG, None, on_progress=_no_run)
+    with pytest.raises(TypeError, match="on_progress=3 is not a function"):
+        sweep(WORKLOAD, CONFIG, schedule(0), on_progress=3)
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        sweep(WORKLOAD, CONFIG, schedule(0), directory=tmp_path / "file" / "folder", on_progress=_no_run)
 
 
 def _no_run(progress):

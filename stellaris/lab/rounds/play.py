@@ -21,8 +21,9 @@ from stellaris.lab.rounds.program import ACTOR, LEARNER, Carry, Given, Keys, Pro
 from stellaris.lab.sampling import check_memoryless
 from stellaris.lab.shapes import shapes_of
 from stellaris.lab.statistics import wide
-from stellaris.runtime.costs.price_sheets import PriceSheet
+from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.runtime.delays import Constant, Measured
+from stellaris.runtime.engine.deployment import copied
 from stellaris.runtime.engine.execution import CONTAINERS
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.references import size
@@ -33,7 +34,7 @@ from stellaris.systems.history import Row as HistoryRow
 from stellaris.systems.progress import evaluation_seed
 from stellaris.systems.rounds import Scheduled
 from stellaris.systems.session import Keys as SessionKeys
-from stellaris.systems.workload import Budget, Evaluation, Workload, check_target
+from stellaris.systems.workload import Budget, Evaluation, Workload, check_target, check_types
 from stellaris.types import NDArray
 
 #: Decides in compiled rounds: a learned policy, a rule that knows only the number of the round, or the numbers
@@ -92,7 +93,8 @@ class Rounds:
 
     Raises:
       LookupError: if `actor` or `learner` is missing.
-      TypeError: if the environment is not written in JAX, the policy has a memory, or the algorithm is not PPO.
+      TypeError: if the environment is not written in JAX, the policy has a memory, the algorithm is not PPO, or another
+        argument has the wrong type.
       ValueError: if a setting is not supported: a budget of seconds, `refresh`, `restart`, a `Measured` compute time, a
         queueing time of actors that varies, prewarming where the actors' cold start or initialisation varies and
         `max_concurrency` is not their number, provisioned containers, a time-out, fewer containers than actors, or
@@ -127,6 +129,9 @@ class Rounds:
 
     def __post_init__(self) -> None:
         checks.whole(at_least=1, most=self.most)
+        check_types(self.workload, self.budget, self.evaluation)
+        check_sheets(self.prices)
+        copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)  # for its errors
         _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
         if self.prewarm:
             _check_prewarm(self.functions[ACTOR], self.workload.actors)

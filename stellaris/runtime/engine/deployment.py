@@ -45,9 +45,11 @@ class Deployment:
     def __post_init__(self) -> None:
         # These are copied, because the caller may change them, and a run records and compares its deployment.
         object.__setattr__(
-            self, "functions", _copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
+            self, "functions", copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
         )
-        object.__setattr__(self, "faults", _copied(Faults, "Faults(...)", faults=self.faults))
+        object.__setattr__(self, "faults", copied(Faults, "Faults(...)", faults=self.faults))
+        if not isinstance(self.nodes, Sequence):
+            raise TypeError(f"nodes={self.nodes!r}: expected a sequence, such as [Node(name, ...)]")
         object.__setattr__(self, "nodes", tuple(self.nodes))
         for node in self.nodes:
             if not isinstance(node, Node):
@@ -77,7 +79,7 @@ class Deployment:
         return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
 
 
-def _copied(kind: type, example: str, **one: Mapping[str, Any]) -> dict[str, Any]:
+def copied(kind: type, example: str, **one: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a copy of a mapping whose values are of a kind; raises a TypeError if it is none."""
     ((argument, mapping),) = one.items()
     if not isinstance(mapping, Mapping):

@@ -46,6 +46,7 @@ def test_what_differs_is_named(name: str) -> None:
         ({"faults": Faults()}, TypeError, r"faults=Faults.*: expected a mapping, such as \{'name': Faults"),
         ({"faults": {"f": 0.5}}, TypeError, r"faults=\{'f': 0.5\}: expected Faults"),
         ({"nodes": [Node("a"), "b"]}, TypeError, r"nodes=\[\.\.\., 'b', \.\.\.\]: expected Node\("),
+        ({"nodes": Node("a")}, TypeError, r"nodes=Node\(.*: expected a sequence, such as \[Node\("),
         ({"store_faults": 3}, TypeError, r"store_faults=3: expected StoreFaults\("),
         ({"faults": {"g": Faults()}}, LookupError, r"faults=\['g'\]: no such function is deployed"),
         ({"max_concurrency": 0}, ValueError, "max_concurrency=0 is below 1"),
