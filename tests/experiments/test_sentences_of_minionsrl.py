@@ -650,6 +650,37 @@ def test_the_search() -> None:
     )
 
 
+def test_the_search_with_the_authors_learner() -> None:
+    """The question that was registered, and the ratios of the chosen setting, trained anew twice."""
+    home = RESULTS / "minionsrl-learning" / "search"
+    tried, reported = rows(home / "search_authors.csv"), rows(home / "schedulers_authors.csv")
+    (chosen,) = (row for row in tried if row["chosen"] == "True")
+    assert len(tried) == 6
+    assert (chosen["learning_rate"], chosen["runs"], chosen["hold"]) == ("0.005", "8", "run")
+    anew = [row for row in reported if row["way"].startswith("searched") and "best" not in row["way"]]
+    shared = [row for row in reported if row["way"] == SHARED]
+    fixed = [row for row in reported if row["way"] in ("always 16", "always 20")]
+    assert [len(anew), len(shared), len(fixed)] == [2, 2, 2]
+    assert [float(row["time"]) <= 1.05 and float(row["cost"]) <= 0.75 for row in anew] == [False, False]
+
+    def several(column, of, whole=False):
+        return listed(
+            "{:.2f} ({:.2f} to {:.2f})".format(*(float(row[f"{column}{end}"]) for end in ("", "_low", "_high")))
+            if whole
+            else f"{float(row[column]):.2f}"
+            for row in of
+        )
+
+    actors = listed(f"{float(row['actors']):.1f}" for row in anew)
+    assert not missing(
+        PAGE,
+        f"They take {several('time', anew, whole=True)} times Max's time for {several('cost', anew, whole=True)} "
+        f"of its cost, with {actors} actors on average.",
+        f"run again beside them, take {several('time', shared, whole=True)} for {several('cost', shared)}, and 16 "
+        f"and 20 actors in every round take {several('time', fixed)} for {several('cost', fixed)}.",
+    )
+
+
 def listed(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} and {last}"
