@@ -66,6 +66,16 @@ def whole_int32(**numbers: Any) -> None:
     int32(**numbers)
 
 
+def mapping(kind: type, example: str, **one: Any) -> None:
+    """Raises a TypeError unless an argument is a mapping to values of a kind; the error shows the example."""
+    for argument, given in one.items():
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{argument}={given!r}: expected a mapping, such as {{'name': {example}}}")
+        for name, value in given.items():
+            if not isinstance(value, kind):
+                raise TypeError(f"{argument}={{{name!r}: {value!r}}}: expected {example}")
+
+
 def same_shape(first: Array, of: str, **arrays: Array | None) -> None:
     """Raises a ValueError unless every array has the shape of `first`, the argument named `of`."""
     _same(first, of, given(**arrays), _way)

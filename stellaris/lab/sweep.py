@@ -146,9 +146,9 @@ def sweep(
                 continue
             call = programs.prepare(members, rho, size)
             check_names(axes, call.names)
-            next_ = _Block(members, path)
-            outcomes.begin(next_, call.nbytes)
-            running.start(next_, functools.partial(_computed, call, path))
+            begun = _Block(members, path)
+            outcomes.begin(begun, call.nbytes)
+            running.start(begun, functools.partial(_computed, call, path))
         while running:
             outcomes.end(*running.next())
             if running:
@@ -234,7 +234,7 @@ class _Outcomes:
         """Reports the progress before the next block, of so many runs and bytes."""
         if self._on_progress is None:
             return
-        # Of the runs that are missing, half of those that are being computed are done, on average.
+        # On average, half of a block that is being computed is done.
         missing, half = self._total - len(self.of), sum(len(block.members) for block in self._begun) / 2
         left = float("nan")
         if self._computed:

@@ -676,8 +676,13 @@ def test_the_search_with_the_authors_learner() -> None:
         PAGE,
         f"They take {several('time', anew, whole=True)} times Max's time for {several('cost', anew, whole=True)} "
         f"of its cost, with {actors} actors on average.",
-        f"run again beside them, take {several('time', shared, whole=True)} for {several('cost', shared)}, and 16 "
+        f"run again with them, take {several('time', shared, whole=True)} for {several('cost', shared)}, and 16 "
         f"and 20 actors in every round take {several('time', fixed)} for {several('cost', fixed)}.",
+        f"with another rounding, take {several('time', shared, whole=True)} for {several('cost', shared)}.",
+    )
+    assert not missing(
+        "README.md",
+        f"with another rounding, {several('time', shared)} for {several('cost', shared)}); on the event loop",
     )
 
 

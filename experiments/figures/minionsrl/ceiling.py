@@ -190,7 +190,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.whole(1, minionsrl.ACTORS),
         help="only these fixed numbers, all actors, and no two levels (default: the preset's schedules)",
     )
-    add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
+    add(
+        "--block",
+        type=options.whole(1),
+        help="most runs of a program (default: 1 on a CPU, which runs one a core; 256 on another device)",
+    )
     add("--resume", action="store_true", help="continue with the schedules that are missing in the results folder")
     add("--out", type=options.folder, default=Path("results/minionsrl-ceiling"), help="folder of the results")
 

@@ -388,7 +388,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--episodes", type=options.whole(1), help="runs of a training (default: the preset's)")
     add("--start", type=Path, help="a trained scheduler to fine-tune, without a search")
     add("--searched", type=options.whole(0), help="number of settings of the search (default: the preset's)")
-    add("--block", type=options.whole(1), help="most runs at a time (default: 4 on a CPU, 256 on another device)")
+    add(
+        "--block",
+        type=options.whole(1),
+        help="most runs of a program (default: 1 on a CPU, which runs one a core; 256 on another device)",
+    )
     add("--out", type=options.folder, default=Path("results/minionsrl-learning"), help="folder of the results")
 
 

@@ -16,6 +16,7 @@ _TUNING = {"Hopper-v4": "small/tuning", "CartPole-v1": "small/tuning/cartpole"}
 #: The system that has asynchronous actors, as Stellaris has, and no asynchronous learners.
 _CONTROL = "asynchronous actors, PPO"
 _FINAL, _MEAN = "final_return", "mean_return"
+_BESIDE = ("return after 60 s", "mean over the 60 s")  #: the headings of these columns.
 _LABELS = {
     "synchronous": "synchronous PPO",
     "asynchronous actors, PPO": "asynchronous actors, one PPO learner",
@@ -57,11 +58,8 @@ def parts() -> Table:
     return Table(("the part that is changed", *_BESIDE, "ratio", "ratio of the means over the 60 s"), lines)
 
 
-_BESIDE = ("return after 60 s", "mean over the 60 s")
-
-
 def _beside(of: Sequence[Mapping[str, str]], chosen: Sequence[Mapping[str, str]]) -> Sequence[str]:
-    """Returns the returns of a setting after 60 s and over them, and their ratios to those of another."""
+    """Returns the returns of a setting after 60 s and over them, and the ratios to another setting's."""
     returns = (_with_range(of, column) for column in (_FINAL, _MEAN))
     ratios = (
         "1.00" if of is chosen else f"{fmean(_column(of, column)) / fmean(_column(chosen, column)):.2f}"

@@ -23,7 +23,6 @@ from stellaris.lab.shapes import shapes_of
 from stellaris.lab.statistics import wide
 from stellaris.runtime.costs.price_sheets import PriceSheet, check_sheets
 from stellaris.runtime.delays import Constant, Measured
-from stellaris.runtime.engine.deployment import copied
 from stellaris.runtime.engine.execution import CONTAINERS
 from stellaris.runtime.functions import FunctionSpec
 from stellaris.runtime.references import size
@@ -131,7 +130,7 @@ class Rounds:
         checks.whole(at_least=1, most=self.most)
         check_types(self.workload, self.budget, self.evaluation)
         check_sheets(self.prices)
-        copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)  # for its errors
+        checks.mapping(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
         _check(self.workload, self.algorithm, self.functions, self.prices, self.budget)
         if self.prewarm:
             _check_prewarm(self.functions[ACTOR], self.workload.actors)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from stellaris._core import checks
 from stellaris._core.describe import digest
@@ -19,8 +18,8 @@ class Deployment:
 
     Raises:
       LookupError: if there are faults for a function that is not deployed.
-      TypeError: if `functions` or `faults` is not a mapping with such values, `nodes` has
-        anything but a `Node`, `store_faults` is not a `StoreFaults`, or a limit is not a number or not whole.
+      TypeError: if `functions` or `faults` is not a mapping with such values, `nodes` is not a sequence of `Node`s,
+        `store_faults` is not a `StoreFaults`, or a limit is not a number or not whole.
       ValueError: if an argument is out of its range.
 
     Example:
@@ -43,11 +42,11 @@ class Deployment:
         return hash(digest(self))  # the hash of the content, because a mapping cannot be hashed
 
     def __post_init__(self) -> None:
-        # These are copied, because the caller may change them, and a run records and compares its deployment.
-        object.__setattr__(
-            self, "functions", copied(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
-        )
-        object.__setattr__(self, "faults", copied(Faults, "Faults(...)", faults=self.faults))
+        # Collections are copied, because the caller may change them, and a run records and compares its deployment.
+        checks.mapping(FunctionSpec, "FunctionSpec(compute=...)", functions=self.functions)
+        object.__setattr__(self, "functions", dict(self.functions))
+        checks.mapping(Faults, "Faults(...)", faults=self.faults)
+        object.__setattr__(self, "faults", dict(self.faults))
         if not isinstance(self.nodes, Sequence):
             raise TypeError(f"nodes={self.nodes!r}: expected a sequence, such as [Node(name, ...)]")
         object.__setattr__(self, "nodes", tuple(self.nodes))
@@ -77,14 +76,3 @@ class Deployment:
     def differences(self, other: "Deployment") -> list[str]:
         """Returns the names of the arguments that differ between two deployments."""
         return [name for name in self.__dataclass_fields__ if getattr(self, name) != getattr(other, name)]
-
-
-def copied(kind: type, example: str, **one: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a mapping whose values are of a kind; raises a TypeError if it is none."""
-    ((argument, mapping),) = one.items()
-    if not isinstance(mapping, Mapping):
-        raise TypeError(f"{argument}={mapping!r}: expected a mapping, such as {{'name': {example}}}")
-    for name, value in mapping.items():
-        if not isinstance(value, kind):
-            raise TypeError(f"{argument}={{{name!r}: {value!r}}}: expected {example}")
-    return dict(mapping)
