@@ -157,6 +157,12 @@ EXPERIMENTS: Mapping[str, Entry] = {
         {"smoke": "3", "small": "900"},
         kind="figure",
     ),
+    "minionsrl-tuning": Entry(
+        "figures.minionsrl.tuning",
+        f"{MINIONSRL}, the settings of its tuned learner",
+        {"smoke": "2", "small": "10"},
+        kind="figure",
+    ),
     "minionsrl-learning": Entry(
         "figures.minionsrl.learning",
         f"{MINIONSRL}, ways to train the scheduler",
