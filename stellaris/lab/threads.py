@@ -1,8 +1,10 @@
 """Computes blocks of runs at once: on a CPU one on each core."""
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,6 +12,9 @@ import jax
 
 Key = TypeVar("Key")
 Result = TypeVar("Result")
+
+#: The share of all cores that a container may use, as microseconds in each period; `max` without a limit.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def count(devices: int = 1) -> int:
@@ -22,9 +27,20 @@ def count(devices: int = 1) -> int:
     config: Any = jax.config
     if jax.default_backend() != "cpu" or config.jax_debug_nans or config.jax_debug_infs or config.jax_disable_jit:
         return 1
-    # A process that is pinned to some cores has only these. Not every system can say which.
+    return max(1, _cores() // devices)
+
+
+def _cores() -> int:
+    """Returns how many cores this process may use: those that it is pinned to, or the quota of its container if less.
+
+    Not every system has either.
+    """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
+    try:
+        quota, period = _QUOTA.read_text().split()
+        return min(cores, math.ceil(int(quota) / int(period)))
+    except (OSError, ValueError):
+        return cores
 
 
 class _Ended(NamedTuple):

@@ -55,6 +55,7 @@ def select(
       `check`. A trajectory of weight 0 is drawn only by `"uniform"`.
 
     Raises:
+      TypeError: if `replace` is neither True nor False.
       ValueError: if `by` is unknown, `count` is below 1 or exceeds the capacity without replacement, or the table is
         sharded.
 
@@ -92,6 +93,8 @@ def check_count(capacity: int, count: int, *, by: By, replace: bool) -> None:
     if by not in ("uniform", "weight", "top"):
         raise ValueError(f"by={by!r}: expected 'uniform', 'weight' or 'top'")
     checks.whole(at_least=1, count=count)
+    if not isinstance(replace, bool | np.bool_):
+        raise TypeError(f"replace={replace!r}: expected True or False")
     if (by == "top" or not replace) and count > capacity:
         raise ValueError(f"count={count}: without replacement at most {capacity} can be drawn, the table's capacity")
 

@@ -300,13 +300,14 @@ def learn(
       The new scheduler, the new state of the optimizer, and PPO's metrics.
 
     Raises:
-      ValueError: if a run lacks a complete round, or the scheduler diverges: its parameters are not finite.
+      ValueError: if a run lacks a complete round or has a number of actors that the scheduler cannot decide, or the
+        scheduler diverges: its parameters are not finite.
     """
     hold = scheduler.hold
     statistics = scheduler.statistics
     runs = []
     for history in histories:
-        states, decisions = _states_and_decisions(history, objective)
+        states, decisions = _states_and_decisions(history, objective, most=scheduler.most)
         if normalise:
             statistics = statistics.merge(Statistics.of(states))
         rewards = _held(objective.rewards(history), hold, ppo.discount) / scale
@@ -331,9 +332,11 @@ def learn(
     return learned, opt_state, {name: float(x) for name, x in metrics.items() if np.ndim(x) == 0}
 
 
-def _states_and_decisions(history: History, objective: Objective) -> tuple[NDArray, NDArray]:
+def _states_and_decisions(history: History, objective: Objective, most: int) -> tuple[NDArray, NDArray]:
     """Returns the states `[K, 8]` before each round, and the actions `[K]`: the number of actors minus 1."""
     rounds = objective.rounds(history)
+    if other := [one.actors for one in rounds if not 1 <= one.actors <= most]:
+        raise ValueError(f"a history has a round with {other[0]} actors: the scheduler decides for 1 to {most}")
     decisions = np.array([one.actors - 1 for one in rounds], np.int32)
     return observed(states_of(rounds, budget=objective.budget)[:-1]), decisions
 

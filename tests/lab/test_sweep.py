@@ -577,6 +577,8 @@ def test_results_with_another_precision_are_not_read(tmp_path):
         ({"seeds": [-1]}, "seed=-1"),
         ({"seeds": 0}, "seeds has no values"),
         ({"seeds": [3, 4, 3]}, r"seeds=\[3, 4, 3\] has 3 twice"),
+        ({"axes": {"rho": [1.0, 2.0, 1.0]}}, "the axis 'rho' has 1.0 twice, whose runs would be equal"),
+        ({"axes": {"rho": np.array([2, 2])}}, "the axis 'rho' has 2 twice"),
         ({"seeds": 2.0}, r"seeds=2\.0 is neither a number of seeds nor a list of them"),
         ({"algorithm": "ppo"}, "algorithm='ppo' is not an Algorithm"),
         ({"schedule": lambda: 3}, "schedule returned 3"),

@@ -92,3 +92,16 @@ threading.Thread(target=work).start()
 """
     got = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (got.returncode, got.stdout, got.stderr) == (0, "[0, 1, 2]\n", "")
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("150000 100000\n", 2), ("100000 100000\n", 1), ("6400000 100000\n", 3), ("max 100000\n", 3), ("", 3), (None, 3)],
+)
+def test_a_container_may_have_less_than_the_machine(limit, expected, tmp_path, monkeypatch):
+    """A core in part counts as one; without a limit, or where no file tells one, all cores of the process count."""
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    monkeypatch.setattr(threads, "_QUOTA", tmp_path / "cpu.max")
+    if limit is not None:
+        (tmp_path / "cpu.max").write_text(limit)
+    assert threads.count() == expected

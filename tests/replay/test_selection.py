@@ -166,6 +166,7 @@ def test_one_fault_of_many_selections_is_found():
         (2, {"by": "newest"}, ValueError, "by='newest': expected 'uniform', 'weight' or 'top'"),
         (0, {}, ValueError, "count=0 is below 1"),
         (2.0, {}, TypeError, "count=2.0 is not a whole number"),
+        (2, {"replace": "False"}, TypeError, "replace='False': expected True or False"),
         (6, {"by": "top"}, ValueError, "count=6: without replacement at most 5 can be drawn"),
         (6, {"replace": False}, ValueError, "count=6: without replacement at most 5 can be drawn"),
     ],

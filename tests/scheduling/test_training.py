@@ -240,7 +240,7 @@ def test_it_learns_from_what_it_has_seen() -> None:
     """The states before each decision, and the decisions: neither one more nor one less; and normalises by them."""
     made = Made()
     (history,) = made(START, [0])
-    states, decisions = _states_and_decisions(history, EASY)
+    states, decisions = _states_and_decisions(history, EASY, most=MOST)
     np.testing.assert_array_equal(states, observed(made.states[0]))
     assert [row["actors"] for row in history] == (decisions + 1).tolist()
     learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
@@ -268,6 +268,15 @@ def test_a_run_that_diverges_leaves_a_scheduler() -> None:
     learned, _, _ = learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((learned.params, learned.statistics)))
     assert np.isfinite(jax.tree.leaves(learned.version.normaliser)).all()
+
+
+@pytest.mark.parametrize("actors", [0, MOST + 1])
+def test_a_number_of_actors_that_was_not_decided(actors: int) -> None:
+    """Not learned from: an index out of range would be read as another number, without an error."""
+    history = [dict(row) for row in Made()(START, [0])[0]]
+    history[1]["actors"] = actors
+    with pytest.raises(ValueError, match=f"a round with {actors} actors: the scheduler decides for 1 to {MOST}"):
+        learn(START, START_OPTIMIZER, [history], EASY, scale=1.0, key=jax.random.key(0))
 
 
 def test_failures_in_units_of_the_run() -> None:
@@ -299,7 +308,7 @@ def test_decisions_that_hold_are_learned_from_once() -> None:
         version, _, _ = learn(start, START_OPTIMIZER, [rows], EASY, scale=1.0, key=jax.random.key(0))
         return version
 
-    states, decisions = _states_and_decisions(history, EASY)
+    states, decisions = _states_and_decisions(history, EASY, most=MOST)
     assert len(states) == len(decisions) == 6
     assert digest(learned(history).statistics) == digest(START.statistics.merge(Statistics.of(states)))
     others, deciding = ([dict(row) for row in history] for _ in range(2))
