@@ -110,7 +110,14 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
     Args:
       rows: rows of the history. The last round is left out if it is incomplete, because the run ended within it.
       sheet: name of the price sheet of the costs; "" for none.
+
+    Raises:
+      ValueError: if the history has no costs by this sheet.
     """
+    complete = [row for row in rows if "actors" in row and "learner_seconds" in row]
+    if sheet and complete and f"cost_{sheet}" not in complete[0]:
+        known = [name.removeprefix("cost_") for name in complete[0] if name.startswith("cost_")]
+        raise ValueError(f"sheet={sheet!r} is not among the price sheets of the history: {', '.join(known) or 'none'}")
     return [
         Round(
             actors=int(row["actors"]),
@@ -126,8 +133,7 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
             cost=row[f"cost_{sheet}"] if sheet else 0.0,
             evaluation_return=row.get("evaluation_return"),
         )
-        for row in rows
-        if "actors" in row and "learner_seconds" in row
+        for row in complete
     ]
 
 

@@ -132,6 +132,11 @@ def test_a_run_that_ends_within_a_round() -> None:
         OBJECTIVE.rewards([without_learner])
 
 
+def test_a_sheet_that_the_history_lacks() -> None:
+    with pytest.raises(ValueError, match="sheet='eur' is not among the price sheets of the history: usd"):
+        replace(OBJECTIVE, sheet="eur").rewards(run_of(20.0))
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
