@@ -118,7 +118,11 @@ class Threads:
         """Runs a task when a thread is free, after the tasks submitted before it."""
         if self._count is None:
             _running.add(task)
-            threading.Thread(target=task.run, name="stellaris", daemon=True).start()
+            try:
+                threading.Thread(target=task.run, name="stellaris", daemon=True).start()
+            except BaseException:  # the process may have no room for a thread; the exit must not wait for the task
+                _running.discard(task)
+                raise
             return
         if len(self._threads) < self._count:
             self.start()  # threads start on demand, because most platforms need fewer than `count`

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from stellaris.runtime.engine import platform as events_module
+from stellaris.runtime.engine import threads
 from tests.runtime.helpers import deploy, drain
 
 
@@ -167,3 +168,16 @@ def slow(context):
     """A body that takes longer than to hand it over."""
     time.sleep(0.002)
     return threading.get_ident()
+
+
+def test_a_thread_that_cannot_start_is_not_waited_for(monkeypatch):
+    """The exit of a process waits for running tasks: this one never runs."""
+
+    def start(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads.threading.Thread, "start", start)
+    task = threads.Task(list)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        threads.Threads(None).submit(task)
+    assert task not in threads._running
