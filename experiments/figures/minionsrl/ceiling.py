@@ -27,6 +27,7 @@ TESTBEDS: Mapping[str, tuple[str, str]] = {
     "authors-0.001": ("CartPole-v1", "authors-0.001"),
     "acrobot": ("Acrobot-v1", "authors"),
     "acrobot-tuned": ("Acrobot-v1", "tuned"),
+    "acrobot-tuned-0.0012": ("Acrobot-v1", "tuned-0.0012"),
 }
 #: The testbeds of a run that names none. Acrobot needs gymnax, and the smoke preset's target is CartPole's.
 DEFAULT = [name for name, (environment, _) in TESTBEDS.items() if environment == "CartPole-v1"]

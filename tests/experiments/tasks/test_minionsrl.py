@@ -66,7 +66,7 @@ AUTHORS = [
     (environment, name)
     for environment in minionsrl.TARGETS
     for name in minionsrl.testbeds_of(environment)
-    if name != "tuned"
+    if name.startswith("authors")
 ]
 
 
@@ -76,7 +76,8 @@ def test_testbeds():
     assert [*minionsrl.testbeds_of("Hopper-v4")] == ["tuned", "authors-0.0003"]
     assert [*minionsrl.testbeds_of("Qbert-v5")] == ["tuned", "authors"]
     for environment, target in minionsrl.TARGETS.items():
-        tuned, *authors = minionsrl.testbeds_of(environment).values()
+        tasks = minionsrl.testbeds_of(environment)
+        tuned, authors = tasks["tuned"], [task for name, task in tasks.items() if name.startswith("authors")]
         assert tuned.evaluation is None
         assert tuned.workload.fragment * tuned.workload.actors == presets.ACTORS * presets.FRAGMENT
         assert [one.ppo.learning_rate for one in authors] == [*minionsrl.RATES.get(environment, [5e-5])]
@@ -85,6 +86,14 @@ def test_testbeds():
             assert (one.target, one.limits.cost) == (target, math.inf)
             longer = one is tuned and environment.endswith("-v4")
             assert one.limits.steps == (2_000_000 if longer else 400_000 / 128 * one.workload.fragment)
+
+
+def test_faster_settings_are_one_more_testbed():
+    """Named after their learning rate, and otherwise the same task."""
+    tuned, retuned = (minionsrl.testbeds_of("Acrobot-v1")[name] for name in ("tuned", "tuned-0.0012"))
+    assert retuned == replace(tuned, ppo=replace(tuned.ppo, learning_rate=0.0012, minibatch_size=1024))
+    assert minionsrl.label("tuned-0.0012") == "the tuned learner, rate 0.0012"
+    assert ("Acrobot-v1", "tuned-0.0012") in minionsrl.BUDGETS
 
 
 @pytest.mark.parametrize("environment", ["Hopper-v4", "HalfCheetah-v4", "Humanoid-v4", "Qbert-v5"])
