@@ -189,8 +189,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fixed",
         nargs="+",
         type=options.whole(1, minionsrl.ACTORS),
-        help="only these fixed numbers, all actors, and no two levels (default: the preset's schedules)",
+        help="only these fixed numbers and all actors, and no two levels but --levels (default: the preset's schedules)",
     )
+    levels = "numbers of actors of schedules of two levels (default: the preset's)"
+    add("--levels", nargs="+", type=options.whole(1, minionsrl.ACTORS), help=levels)
+    changes = "numbers of rounds after which two levels change (default: the preset's)"
+    add("--changes", nargs="+", type=options.whole(1), help=changes)
     add(
         "--block",
         type=options.whole(1),
@@ -205,6 +209,7 @@ def main(arguments: argparse.Namespace) -> int:
     preset, out = PRESETS[arguments.preset], arguments.out
     if arguments.fixed:
         preset = replace(preset, fixed=sorted({*arguments.fixed, minionsrl.ACTORS}), levels=())
+    preset = replace(preset, levels=arguments.levels or preset.levels, changes=arguments.changes or preset.changes)
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for name in arguments.testbeds:

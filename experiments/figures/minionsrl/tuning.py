@@ -9,7 +9,7 @@ many thousand runs have the older one.
 """
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def _runs(preset: ceiling.Preset, testbed: str, setting: str, ppo: PPO) -> Itera
 HEADINGS = ("setting", "reached", "median s", "from", "to", "median USD", "median steps", "time / own")
 
 
-def table(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+def table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Returns a row for each setting, the fastest first; the first setting of the runs is the learner's own."""
     of: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

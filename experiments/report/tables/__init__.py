@@ -67,6 +67,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "equal-time-humanoid": lambda: equal_time.compared("Humanoid-v4"),
     "million-steps": stellaris.million_steps,
     "minionsrl-ceiling": minionsrl.ceiling,
+    "minionsrl-tuned": minionsrl.tuned,
     "minionsrl-trained": minionsrl.trained,
     "minionsrl-acrobot": minionsrl.on_acrobot,
     "minionsrl-budgets": minionsrl.counted,

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from experiments.figures.minionsrl import training
+from experiments.figures.minionsrl import training, tuning
 from experiments.figures.minionsrl.ceiling import TESTBEDS, Schedule
 from experiments.report.tables.results import first, rounded, rows
 from experiments.report.tables.table import Table
@@ -30,6 +30,20 @@ def ceiling() -> Table:
             label = ""
     headings = ("chosen on 20 runs, compared on 20 others", "chosen for", "actors", "time / Max's", "cost / Max's")
     return Table(headings, lines, left=headings[1:3])
+
+
+def tuned() -> Table:
+    """Returns the settings of the tuned learner on CartPole and Acrobot, the fastest first, with all actors."""
+    lines = []
+    for testbed in tuning.TESTBEDS:
+        label = TESTBEDS[testbed][0]
+        for name, reached, middle, least, most, usd, steps, ratio in tuning.table(
+            rows(f"minionsrl-tuning/runs_{testbed}.csv")
+        ):
+            lines.append((label, name, reached, f"{middle} ({least} to {most})", usd, steps, ratio))
+            label = ""
+    spent = ("median s (least to most)", "median USD", "median steps", "time / its own's")
+    return Table(("all 32 actors, seeds 100 to 103", "setting", "reached", *spent), lines, left=("setting",))
 
 
 #: The testbeds of trainings, in the page's words, each with the folders of its results; and the ways of training.

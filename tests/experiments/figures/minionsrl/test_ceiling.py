@@ -227,3 +227,20 @@ def test_smoke(tmp_path: Path) -> None:
     before = {name: (tmp_path / name).read_bytes() for name in TABLES}
     assert measure(tmp_path, "--block", "4", "--resume") == 0
     assert {name: (tmp_path / name).read_bytes() for name in TABLES} == before
+
+
+def test_schedules_that_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fixed numbers alone, with all actors; two levels only if they are named as well."""
+    made = Made(block=1)
+    monkeypatch.setattr(ceiling, "rounds", lambda *of: made)
+
+    def ran(*words: str) -> list[Schedule]:
+        out = tmp_path / "-".join(words)
+        assert measure(out, *words) == 0
+        return [*ceiling.read(out / "runs_tuned.csv.gz")]
+
+    fixed = [Schedule(2, 2, 0), Schedule(32, 32, 0)]
+    assert ran("--fixed", "2") == fixed
+    levels = [Schedule(*of) for of in ((1, 3, 4), (1, 3, 6), (3, 1, 4), (3, 1, 6))]
+    assert ran("--fixed", "2", "--levels", "1", "3", "--changes", "4", "6") == [*fixed, *levels]
+    assert ran("--changes", "5") == [*(Schedule(n, n, 0) for n in (2, 4)), Schedule(2, 4, 5), Schedule(4, 2, 5)]
