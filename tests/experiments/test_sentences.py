@@ -222,7 +222,7 @@ def test_at_equal_time_with_larger_minibatches():
     folder = SMALL / "stellaris-equal-time"
     of = {
         name: runs
-        for which in ("more", "beyond", "rivals")
+        for which in ("more", "beyond", "rivals", "last")
         for name, runs in by_variant(folder / f"Hopper-v4-{which}").items()
     }
     synchronous, one_learner = (
@@ -267,6 +267,16 @@ def test_at_equal_time_with_larger_minibatches():
         f"{second_end} at the end; of Stellaris {third} and {third_end}. Its runs end between {min(ends):,.0f} and "
         f"{max(ends):,.0f}.",
         f"it had {most[impact] / most['IMPACT: 0.0012, 512 items, sampling on']:.1f} times the return of its chosen",
+    )
+    faster = "IMPACT: 0.0024, 512 items, sampling on"
+    assert [int(row["seed"]) for row in of[faster]] == [*range(10, 24)]
+    level, ahead = ratios(faster, impact), ratios(faster, own)
+    assert all(one.low < 1 < one.high for one in level)
+    assert min(one.low for one in ahead) > 1
+    assert not missing(
+        STELLARIS,
+        f"It is not shown: {level[0]:.2f} in the mean, and {level[1]:.2f} at the end. Of Stellaris with the larger "
+        f"minibatch it has {ahead[0]:.2f} times the return in the mean and {ahead[1]:.2f} at the end, so it is ahead.",
     )
     short = [times(f"{one:.2f}") for one in against]
     assert not missing("docs/architectures.md", f"and {first} times in the mean if both have")
@@ -752,7 +762,7 @@ def test_neighbouring_seeds():
         for study in (
             *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
             *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
-            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals")),
+            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last")),
             *(f"tuning/{which}" for which in ("beyond", "rivals", "larger", "parts")),
         )
     }

@@ -12,6 +12,7 @@ _EQUAL_TIME = (
     "/Hopper-v4-more",
     "/Hopper-v4-beyond",
     "/Hopper-v4-rivals",
+    "/Hopper-v4-last",
     "/HalfCheetah-v4",
     "/Walker2d-v4",
     "/Humanoid-v4",

@@ -179,17 +179,18 @@ def beyond_the_grid() -> Table:
 
 
 def larger() -> Table:
-    """Returns the systems with larger minibatches than their grids have, on the further seeds of Hopper-v4."""
-    folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals")]
+    """Returns the systems with settings beyond their grids, most with larger minibatches, on more seeds of Hopper-v4."""
+    folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals", "last")]
     groups = {variant: of for one in folders for variant, of in one.items()}
     rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]
     lines = []
-    for name in [*folders[-1], *(name for name in groups if name.startswith("stellaris: "))]:
+    own = [name for name in groups if name.startswith("stellaris: ")]
+    for name in [*(name for of in folders[-2:] for name in of if name not in own), *own]:
         system, _, setting = name.partition(": ")
-        own = _against(groups[name], groups[system], _MEAN) if system in groups else ""
+        chosen = _against(groups[name], groups[system], _MEAN) if system in groups else ""
         ratios = (_against(groups[name], groups[rival], column) for column in (_MEAN, _FINAL) for rival in rivals)
         returns = (f"{estimated(groups[name], column):,.0f}" for column in (_FINAL, _MEAN))
-        lines.append((_LABELS[system], setting, *returns, own, *ratios))
+        lines.append((_LABELS[system], setting, *returns, chosen, *ratios))
     to = ("to synchronous, 2,048", "to one PPO learner, 2,048")
     seeds = {len(of) for of in folders[-1].values()}
     means = ("mean return", "ratio of means to the chosen setting", *to)
