@@ -151,8 +151,9 @@ WHOLE_GRADIENT = 0.013
 def testbeds_of(environment: str) -> dict[str, Task]:
     """Returns an environment's tasks: one with the tuned learner, and one with the authors' for each learning rate.
 
-    Where `RETUNED` has faster settings of the tuned learner, they are one more. The tuned learner computes as many more gradients as there are more samples. The authors' computes as many in every
-    round, and an evaluation tests the target after each round. The cost is not limited.
+    Where `RETUNED` has faster settings of the tuned learner, they are one more. The tuned learner computes as many more
+    gradients as there are more samples. The authors' computes as many in every round, and an evaluation tests the
+    target after each round. The cost is not limited.
 
     Raises:
       UsageError: if the environment has no target.

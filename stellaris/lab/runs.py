@@ -108,7 +108,7 @@ def runs_of(
     settings, values_of = _settings_of(axes)
     for name, values in axes.items():
         if twice := [value for value, count in Counter(values).items() if count > 1]:
-            raise ValueError(f"the axis {name!r} has {twice[0]!r} twice, whose runs would be equal: give each value once")
+            raise ValueError(f"the axis {name!r} has {twice[0]!r} twice, whose runs would be equal: give each once")
     dimensions: dict[str, Sequence[Any]] = {**{name: list(values) for name, values in axes.items()}, "seed": numbers}
     if isinstance(algorithm, Mapping):
         dimensions = {"algorithm": list(algorithms), **dimensions}

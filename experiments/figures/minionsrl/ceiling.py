@@ -193,7 +193,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fixed",
         nargs="+",
         type=options.whole(1, minionsrl.ACTORS),
-        help="only these fixed numbers and all actors, and no two levels but --levels (default: the preset's schedules)",
+        help="only these fixed numbers and all actors, and two levels only with --levels (default: the preset's)",
     )
     levels = "numbers of actors of schedules of two levels (default: the preset's)"
     add("--levels", nargs="+", type=options.whole(1, minionsrl.ACTORS), help=levels)

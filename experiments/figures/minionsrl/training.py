@@ -60,8 +60,8 @@ SOURCES = {"authors": ("CartPole-v1", "authors"), "tuned": ("CartPole-v1", "tune
 #: now with the settings of the systems' presets, with which Hopper reaches its target. (With those that it had, it did
 #: not within 400,000 steps.) On the seeds 40 to 59: all actors, 16, 8 and 4; Adapt; Azure ML; CartPole's scheduler for
 #: the tuned learner after 16 runs of Hopper, and played on where its budget ends before the target; then 24 and 12. The
-#: other schedules do not run. Questions: do fewer actors save time, as on Acrobot, whose tuned learner also has a number
-#: of gradients that grows with the samples? Is the scheduler level with the best fixed number? IMPACT, which has the
+#: other schedules do not run. Questions: do fewer actors save time, as on Acrobot, where the tuned learner's number of
+#: gradients also grows with the samples? Is the scheduler level with the best fixed number? IMPACT, which has the
 #: presets' settings now, too, runs anew on the first three seeds, on both testbeds.
 
 

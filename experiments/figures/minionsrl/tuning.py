@@ -86,8 +86,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     for row in rows:
         of.setdefault(row["setting"], []).append(row)
     medians = {
-        name: {column: float(np.median([float(row[column]) for row in them])) for column in ("seconds", "cost", "steps")}
-        for name, them in of.items()
+        name: {column: float(np.median([float(row[column]) for row in own])) for column in ("seconds", "cost", "steps")}
+        for name, own in of.items()
     }
     own = next(iter(of))
     lines = []

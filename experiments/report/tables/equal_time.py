@@ -179,7 +179,7 @@ def beyond_the_grid() -> Table:
 
 
 def larger() -> Table:
-    """Returns the systems with settings beyond their grids, most with larger minibatches, on more seeds of Hopper-v4."""
+    """Returns the systems with settings beyond their grids, most with larger minibatches, on more seeds of Hopper."""
     folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals", "last")]
     groups = {variant: of for one in folders for variant, of in one.items()}
     rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]

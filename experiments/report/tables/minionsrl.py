@@ -14,7 +14,7 @@ from experiments.toolkit.statistics import Estimate, estimate, interquartile_mea
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
-_TESTBEDS = ("authors", "tuned")
+_TESTBEDS = ("authors", "tuned", "acrobot", "acrobot-tuned-0.0012")
 _OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
 
 
@@ -22,7 +22,8 @@ def ceiling() -> Table:
     """Returns the best fixed number and the best two levels by testbed and objective, relative to all actors."""
     lines = []
     for testbed in _TESTBEDS:
-        label = minionsrl.label(testbed)
+        environment, learner = TESTBEDS[testbed]
+        label = f"{environment}, {minionsrl.label(learner)}"
         for row in rows(f"{_CEILING}/best_{testbed}.csv"):
             numbers = Schedule(*(int(row[column]) for column in ("first", "then", "change")))
             ratios = (f"{_ratio(row, column):.2f}" for column in ("time", "cost"))

@@ -168,7 +168,11 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
         testbed: {name: one.hold for name, one in training.learned("CartPole-v1", testbed).items()}
         for testbed in ("tuned", "authors", "authors-0.001")
     }
-    assert holds == {"tuned": {"learned, for time": 5}, "authors": {"learned, for time": 3}, "authors-0.001": {"learned, for cost": 4}}
+    assert holds == {
+        "tuned": {"learned, for time": 5},
+        "authors": {"learned, for time": 3},
+        "authors-0.001": {"learned, for cost": 4},
+    }
     elsewhere = {
         name: {kind: one.hold for kind, one in training.learned("Hopper-v4", name).items()}
         for name in minionsrl.testbeds_of("Hopper-v4")
