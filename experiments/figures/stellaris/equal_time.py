@@ -59,6 +59,12 @@ Stellaris with PPO's loss and minibatches of 2,048. Outcomes are those above. Qu
 
 13. Is IMPACT with the larger learning rate ahead of IMPACT with the larger minibatch?
 14. Is Stellaris with minibatches of 2,048 ahead of Stellaris with 1,024?
+
+Registered later on 2026-12-01, before their first run: the larger minibatches of synchronous PPO, of one PPO learner
+and of Stellaris with PPO's loss on HalfCheetah-v4, whose runs above have Hopper's chosen settings; seeds 0 to 9, as
+those. Outcomes are those above. Question:
+
+15. Is Stellaris behind synchronous PPO and behind one PPO learner there as well, all with larger minibatches?
 """
 
 from collections.abc import Sequence
