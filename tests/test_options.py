@@ -78,7 +78,8 @@ OPTIONS = {
 NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0].islower()} | {
     **{name: getattr(jnp, name) for name in ("where", "exp", "log", "abs", "min", "max", "std", "sign", "inf")},
     **{name: getattr(jnp, name) for name in ("minimum", "maximum", "mean", "sum", "sqrt", "cumsum", "broadcast_to")},
-    **{name: getattr(jnp, name) for name in ("clip", "concatenate", "eye", "arange")},
+    **{name: getattr(jnp, name) for name in ("clip", "concatenate", "eye", "arange", "sort", "argsort")},
+    "take_along_axis": jnp.take_along_axis,
     "stop_gradient": jax.lax.stop_gradient,
     "nan": jnp.nan,
     "nanquantile": jnp.nanquantile,
@@ -130,6 +131,11 @@ NAMES = {name: getattr(stellaris, name) for name in stellaris.__all__ if name[0]
     "S": _normal(B),
     "V": _normal(T + 1, B),
     "lam": jnp.asarray(_random.uniform(size=B), jnp.float32),
+    "rewards": _normal(2, B),
+    "reward_weights": jnp.array([1.0, 0.3]),
+    "gdpo_reward_weights": jnp.array([1.0, 0.3]),
+    "order": jnp.argsort(~_valid, axis=0, stable=True),
+    "baseline": _normal(T, B),
 }
 
 
@@ -221,6 +227,30 @@ def optimal_token_baseline():
             if weight.sum() > 0:
                 found[t, members] -= (weight * numbers("returns")[t, members]).sum() / weight.sum()
     return found
+
+
+def lead_over_the_second():
+    """The best of each group has its distance to the second best, in deviations of the group; the others have 0."""
+    found = np.zeros(B)
+    for first, rewards in ((0, numbers("R")[0]), (3, numbers("R")[1])):
+        second, best = np.sort(rewards)[-2:]
+        found[first + rewards.argmax()] = (best - second) / (rewards.std(ddof=1) + 1e-6)
+    return found
+
+
+def weighted_sum_of_advantages(epsilon):
+    """Each reward's advantages in its groups, weighted."""
+    found = np.zeros(B)
+    for weight, rewards in zip((1.0, 0.3), numbers("rewards"), strict=True):
+        deviation = np.repeat(rewards.reshape(2, 3).std(axis=1, ddof=1), 3)
+        found += weight * by_group(rewards)[0] / (deviation + epsilon)
+    return found
+
+
+def kl_cov_as_skyrl_has_it():
+    """The mean of the losses, and the sum of the penalties of the chosen tokens."""
+    there, chosen = np.asarray(_valid), np.asarray(_valid) & (numbers("cov") >= 0.5)
+    return (-np.exp(u) * numbers("A"))[there].mean() + np.abs(u)[chosen].sum()
 
 
 def high_entropy():
@@ -358,6 +388,11 @@ ORACLES = {
     ),
     ("verl", '`loss_mode="kl_cov"`', 1): covariance,
     ("verl", '`loss_mode="clip_cov"`', 0): lambda: np.where(_valid, 0.0, clipped(np.exp(u), numbers("A"), 0.2, 0.2)),
+    ("verl", '`loss_agg_mode="token-sum"`', 0): lambda: numbers("loss")[np.asarray(_valid)].sum(),
+    ("verl", '`adv_estimator="grpo_passk"`', 0): lead_over_the_second,
+    ("verl", '`adv_estimator="gdpo"`', 0): lambda: np.broadcast_to(numbers("S"), (T, B)),
+    ("verl", '`adv_estimator="gdpo"`', 1): lambda: whitened(numbers("A")),
+    ("verl", '`adv_estimator="gdpo"`', 2): lambda: weighted_sum_of_advantages(1e-6),
     ("verl", '`adv_estimator="opo"`', 0): opo,
     ("verl", '`adv_estimator="reinforce_plus_plus"`', 0): lambda: discounted(numbers("token_reward")),
     ("verl", '`adv_estimator="reinforce_plus_plus"`', 1): lambda: whitened(numbers("returns")),
@@ -376,6 +411,14 @@ ORACLES = {
     ("TRL", "`off_policy_mask_threshold=None`", 0): lambda: (
         (numbers("A_of_sequence") >= 0) | (mean_over_steps(-numbers("l")) <= 0.1)
     ),
+    ("TRL", '`multi_objective_aggregation="normalize_then_sum"`', 0): lambda: (
+        (numbers("S") - numbers("S").mean()) / (numbers("S").std(ddof=1) + 1e-4)
+    ),
+    ("TRL", '`multi_objective_aggregation="normalize_then_sum"`', 1): lambda: weighted_sum_of_advantages(1e-4),
+    ("TRL", "`mask_truncated_completions=False`", 0): lambda: numbers("loss")[
+        np.asarray(_valid) & ~np.asarray(NAMES["truncated"])
+    ].mean(),
+    ("AReaL", '`prox_logp_method="reuse_train_logp"`', 0): lambda: -numbers("A"),
     ("AReaL", "`eps_clip=0.2`", 0): lambda: np.minimum(
         clipped(np.exp(numbers("l")), numbers("A"), 0.2, 0.28), np.sign(numbers("A")) * CAP * numbers("A")
     ),
@@ -521,6 +564,12 @@ ORACLES = {
     ("NeMo-RL", "metrics", 1): lambda: estimated_kl(-lp, "k3")[np.asarray(_valid)].mean(),
     ("SkyRL", '`policy_loss_type="regular"`', 0): lambda: clipped(np.exp(u), numbers("A"), 0.2, 0.28),
     ("SkyRL", '`policy_loss_type="dual_clip"`', 0): lambda: dual_clipped(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("SkyRL", '`policy_loss_type="importance_sampling"`', 0): lambda: -np.exp(u) * numbers("A"),
+    ("SkyRL", '`policy_loss_type="kl_cov"`', 0): kl_cov_as_skyrl_has_it,
+    ("SkyRL", '`policy_loss_type="kl_cov"`', 1): covariance,
+    ("SkyRL", '`policy_loss_type="clip_cov"`', 0): lambda: np.where(
+        _valid, 0.0, clipped(np.exp(u), numbers("A"), 0.2, 0.28)
+    ),
     ("SkyRL", '`policy_loss_type="gspo"`', 0): lambda: clipped(
         np.exp(mean_over_steps(u)), numbers("A_of_sequence"), 0.2, 0.28
     ),
@@ -630,8 +679,15 @@ def slope_of_weighted_kl(ratio):
     return ratio * (estimated_kl(to_reference, "k3") + 1 - np.exp(-to_reference))
 
 
+def slope_of_kl_cov():
+    """Only the loss is divided by the number of valid tokens."""
+    there, chosen = np.asarray(_valid), np.asarray(_valid) & (numbers("cov") >= 0.5)
+    return np.where(there, -np.exp(u) * numbers("A") / there.sum(), 0.0) + np.where(chosen, np.sign(u), 0.0)
+
+
 #: The derivatives of the projects' losses in `log_pi`, worked out by hand.
 SLOPES = {
+    ("AReaL", '`prox_logp_method="reuse_train_logp"`', 0): lambda: -numbers("A"),
     ("OpenRLHF", "`actor.eps_clip=0.2`", 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.2),
     ("OpenRLHF", '`actor.policy_loss_type="gspo"`', 0): lambda: slope_of_sequences(0.2, 0.2),
     ("OpenRLHF", "`kl.use_loss=True`", 0): lambda: 0.01 * (numbers("log_pi") - numbers("log_ref")),
@@ -645,6 +701,8 @@ SLOPES = {
     ("NeMo-RL", "`use_cispo=False`", 0): lambda: -np.clip(np.exp(u), 0.8, 1.2) * numbers("A"),
     ("NeMo-RL", "`disable_ppo_ratio=False`", 0): lambda: -numbers("A"),
     ("SkyRL", '`policy_loss_type="dual_clip"`', 0): lambda: slope(np.exp(u), numbers("A"), 0.2, 0.28),
+    ("SkyRL", '`policy_loss_type="importance_sampling"`', 0): lambda: -np.exp(u) * numbers("A"),
+    ("SkyRL", '`policy_loss_type="kl_cov"`', 0): slope_of_kl_cov,
     ("SkyRL", '`policy_loss_type="gspo"`', 0): lambda: slope_of_sequences(0.2, 0.28, cap=np.inf),
     ("SkyRL", '`policy_loss_type="cispo"`', 0): lambda: -np.clip(np.exp(u), 0.0, 5.0) * numbers("A"),
     ("SkyRL", '`policy_loss_type="rollout_is"`', 0): lambda: icepop() / numbers("log_pi"),
@@ -689,3 +747,39 @@ def test_m2po_as_areal_has_it() -> None:
     limit = squares[max(kept) - 1]
     found = evaluate("AReaL", named(ROWS, "AReaL", "`m2_threshold", 0))
     np.testing.assert_array_equal(np.asarray(found), there & (lp**2 <= limit))
+
+
+def test_optimal_token_baseline_of_several_turns_as_verl_has_it() -> None:
+    """The first valid tokens of the answers of a group share a baseline, the second ones, and so on."""
+    there, group = np.asarray(_valid).copy(), np.asarray(NAMES["group"])
+    there[1, 0], there[0, 3], there[2, 4] = False, False, False
+    returns, weight = numbers("returns"), np.cumsum(np.where(there, numbers("path"), 0.0), axis=0)
+    expected = returns.copy()
+    for members in ([0, 1, 2], [3, 4, 5]):
+        steps = [np.flatnonzero(there[:, i]) for i in members]
+        for k in range(max(len(t) for t in steps)):
+            cells = [(t[k], i) for t, i in zip(steps, members, strict=True) if k < len(t)]
+            baseline = sum(weight[cell] * returns[cell] for cell in cells) / sum(weight[cell] for cell in cells)
+            for cell in cells:
+                expected[cell] -= baseline if len(cells) > 1 else 0.0
+    lengths = there.sum(axis=0)
+    assert all(sorted(lengths[group == g])[-1] > sorted(lengths[group == g])[-2] for g in (0, 1))
+    names = NAMES | {"valid": jnp.asarray(there), "path": jnp.asarray(weight, jnp.float32)}
+    for number, name in ((1, "order"), (2, "baseline"), (0, "advantage")):
+        names[name] = eval(named(ROWS, "verl", '`adv_estimator="tir_optimal_token_baseline"`', number), names)
+    np.testing.assert_allclose(np.asarray(names["advantage"])[there], expected[there], rtol=2e-5, atol=1e-6)
+
+
+def test_kl_cov_as_skyrl_has_it_from_the_covariances() -> None:
+    """Over divided advantages the tokens of the largest covariances are the same."""
+    there = np.asarray(_valid)
+    number = there.sum()
+    advantage = numbers("A") / number
+    cov = (advantage - advantage[there].mean()) * (numbers("log_pi") - numbers("log_pi")[there].mean())
+    largest = np.sort(cov[there])[-int(0.2 * number) :]
+    expected = (-advantage * np.exp(u) + np.where(cov >= largest[0], np.abs(u), 0.0))[there].sum()
+    names = NAMES | OPTIONS["SkyRL"]
+    names["cov"] = eval(named(ROWS, "SkyRL", '`policy_loss_type="kl_cov"`', 1), names)
+    names["cut"] = np.sort(np.asarray(names["cov"])[there])[-len(largest)]
+    found = eval(named(ROWS, "SkyRL", '`policy_loss_type="kl_cov"`', 0), names)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=2e-5)
