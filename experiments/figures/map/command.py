@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.figures.map import learning, speed
+from experiments.figures.map import learning, sharing, speed
 from experiments.figures.map.deployments import IN_ROUNDS, ONE_LEARNER, SAMPLING_ON
 from experiments.figures.map.learning import Learning
 from experiments.figures.map.outcomes import (
@@ -121,7 +121,7 @@ _GROWTHS = (0.0, 1.0)
 _TOLD = {TIME: "time", MACHINES: "cost of machines", USE: "cost by use"}
 
 #: The parts of the study, in order.
-_PARTS = ("speed", "learning", "report")
+_PARTS = ("speed", "learning", "report", "sharing")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +146,12 @@ def main(arguments: argparse.Namespace) -> int:
             _note(out, f"learning_{name}", preset)
     if "report" in arguments.parts:
         report(out)
+    if "sharing" in arguments.parts and (out / "speed.csv").exists():
+        speeds, learned = Speeds.of(output.read_rows(out / "speed.csv")), _learned(out)
+        tasks = {name: (eta, drawn) for name, (eta, drawn, _) in learned.items()}
+        if found := [*sharing.compared(preset.grid, speeds, tasks)]:
+            output.write_rows(out / "sharing.csv", found)
+            _note(out, "sharing", preset)
     return 0
 
 
@@ -166,10 +172,7 @@ def report(out: Path) -> None:
         return
     speeds = Speeds.of(output.read_rows(out / "speed.csv"))
     even = Efficiency({system: {(1.0, 0.1, 1): 1.0} for system in (ONE_LEARNER, IN_ROUNDS, SAMPLING_ON)})
-    learned = {
-        path.name.removeprefix("learning_").removesuffix(".csv.gz"): efficiency(output.read_rows(path))
-        for path in sorted(out.glob("learning_*.csv.gz"))
-    }
+    learned = _learned(out)
     for name, (_, _, table) in learned.items():
         output.write_rows(out / f"eta_{name}.csv", table)
         draw_eta(table, out / f"eta_{name}", name)
@@ -178,6 +181,14 @@ def report(out: Path) -> None:
         _draw(of, "speed", out / f"speed{way.suffix}", f"environment steps per second, {way.words}", "S", way)
         for name, (eta, drawn, _) in learned.items():
             _map(speeds, eta, drawn, name, way, out)
+
+
+def _learned(out: Path) -> Mapping[str, tuple[Efficiency, Efficiency, list[dict[str, Any]]]]:
+    """Returns what `efficiency` returns for every environment whose table the folder holds."""
+    return {
+        path.name.removeprefix("learning_").removesuffix(".csv.gz"): efficiency(output.read_rows(path))
+        for path in sorted(out.glob("learning_*.csv.gz"))
+    }
 
 
 def _map(speeds: Speeds, eta: Efficiency, drawn: Efficiency, name: str, way: Way, out: Path) -> None:
