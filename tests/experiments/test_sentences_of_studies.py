@@ -664,6 +664,49 @@ def test_ahead_on_cartpole_from_two_on():
     assert {(SAMPLING_ON, "0.1"), (SAMPLING_ON, "1.0")} <= of
 
 
+def test_the_bill_of_learners_that_share_a_gpu():
+    """At equal cost, as the map assumes and as an H100 measured sharing."""
+    of = {
+        (row["task"], row["what"], float(row["slower"]), float(row["kappa"]), float(row["variation"])): Ahead(
+            *(float(row[name]) for name in ("best", "best_low", "best_high")), 4
+        )
+        for row in rows(RESULTS / "stellaris-map" / "sharing.csv")
+    }
+    table = {what: advantages(what, 0, "map-answers-shared")[0] for what in ("machines", "use")}
+    for what, several in table.items():  # dry runs of today give the table's speeds
+        for place in ((v, "sampling on", kappa, "CartPole") for v, kappa in _STRONG):
+            v, _, kappa, task = place
+            again = of[task, what, 2.0, kappa, v]
+            assert several[place].learners == 4
+            assert several[place][:3] == pytest.approx(again[:3], abs=0.006)
+    assert {place for place, found in table["machines"].items() if found.low > 1} == {
+        (1.0, "sampling on", kappa, "CartPole") for kappa in (4.0, 16.0)
+    }
+    acrobot = max(found for place, found in table["machines"].items() if place[-1] == "Acrobot")
+    assert acrobot.ratio < 1
+
+    def shown(what, slower, variation, digits=2):
+        return [
+            f"{one.ratio:.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
+            for one in (of["CartPole", what, slower, kappa, variation] for kappa in (4.0, 16.0))
+        ]
+
+    assumed, little, measured = shown("machines", 2.0, 1.0), shown("machines", 2.0, 0.1), shown("machines", 2.65, 1.0)
+    by_use, still = shown("use", 2.0, 1.0, 1), shown("use", 2.65, 1.0, 1)
+    assert all(of["CartPole", "machines", 2.65, kappa, v].low < 1 for v, kappa in _STRONG)
+    assert all(of["CartPole", "use", 2.65, kappa, v].low > 1 for v, kappa in _STRONG)
+    assert not missing(
+        MAP,
+        f"{assumed[0]} times at κ = 4 and {assumed[1]} at κ = 16.",
+        f"it has {little[0]} and {little[1]} times, which is not shown to be ahead.",
+        f"at most {acrobot.ratio:.2f} ({acrobot.low:.2f} to {acrobot.high:.2f}) times. By use",
+        f"by {by_use[0]} and {by_use[1]} times at a variation of 1.",
+        f"with {measured[0]} and {measured[1]} times at a variation of 1; by use it stays ahead, by {still[0]} and "
+        f"{still[1]} times",
+    )
+    assert not missing("docs/architectures.md", f"they gain [{assumed[0]} times](results/stellaris-map.md")
+
+
 def test_where_learners_that_share_a_gpu_win():
     """At equal time; the ratios whose intervals are above 1, and the testbed's, between two deployments of the map."""
     on, _ = advantages("time", 0, "map-answers-shared")

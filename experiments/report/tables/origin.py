@@ -9,7 +9,7 @@ from experiments.report.tables import results
 #: The most values that a line names, such as commits; digests are shown by their first digits.
 _MOST, _DIGITS = 3, 7
 #: Parts of a study, by their first word, whose tables have names that begin with it. Other tables lack their runs.
-_APART = ("newest", "mixed")
+_APART = ("newest", "mixed", "sharing")
 
 
 def line(paths: Iterable[str]) -> str:
