@@ -759,6 +759,7 @@ def test_neighbouring_seeds():
             *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
             *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last")),
             *(f"tuning/{which}" for which in ("beyond", "rivals", "larger", "parts")),
+            "tuning-steps/at-equal-time",
         )
     }
     for path in sorted({*RESULTS.rglob("runs.csv")} - hashed):

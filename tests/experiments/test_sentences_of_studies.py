@@ -1089,6 +1089,23 @@ def test_returns_after_as_many_steps():
     assert not missing("docs/benchmarks.md", f"Ours reaches {best[3]} times the return of the best peer,")
 
 
+def test_the_setting_for_equal_steps_is_slow():
+    """At equal time, on the tuning seeds, beside the settings that the studies' baseline has."""
+    last = {}
+    for row in rows(SMALL / "tuning-steps" / "at-equal-time" / "curves.csv"):
+        if float(row["seconds"]) <= 60:
+            last[row["seed"]] = float(row["episode_return"]), float(row["steps"])
+    returns = [one for one, _ in last.values()]
+    (baseline,) = (row for row in TABLES["tuned-beyond"]().rows if row[:2] == ("synchronous PPO", "0.0003, 10 x 1024"))
+    assert {*last} == {"100", "101", "102", "103"}
+    assert statistics.mean(steps for _, steps in last.values()) == pytest.approx(32_000, rel=0.03)
+    assert not missing(
+        "docs/benchmarks.md",
+        f"it has a return of {statistics.mean(returns):.0f} on the tuning seeds ({min(returns):.0f} to "
+        f"{max(returns):.0f}), and the baseline has {baseline[2]}.",
+    )
+
+
 def test_the_studies_baseline_after_as_many_steps():
     """It was tuned for equal time, where a gradient's time does not depend on the minibatch; beside the peers."""
     steps = tuning_steps.STEPS

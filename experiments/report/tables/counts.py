@@ -95,7 +95,7 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[SpaceInvaders and Gravitar](results/stellaris.md#spaceinvaders-and-gravitar)",
     ),
     (
-        ("small/tuning-steps",),
+        ("small/tuning-steps", "small/tuning-steps/at-equal-time"),
         "`tuning-steps`",
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
     ),
