@@ -1,23 +1,24 @@
-"""Draws what MinionsRL's schedulers take and cost relative to all actors, from all committed runs of each task."""
+"""Draws what MinionsRL's schedulers take and cost, and their returns, from all committed runs of each task."""
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 
 from experiments.figures.minionsrl import training
 from experiments.report.tables import minionsrl as tables
+from experiments.report.tables import results
 from experiments.tasks import minionsrl
 from experiments.toolkit import options, output, plots
 from experiments.toolkit.statistics import Estimate
 
-DESCRIPTION = "time and cost of MinionsRL's schedulers relative to all actors, from the committed runs"
+DESCRIPTION = "time and cost of MinionsRL's schedulers relative to all actors, and returns, from the committed runs"
 
 #: The limits of both axes. Schedulers beyond them are named in the legend, with their numbers.
-TIMES, COSTS = (0.85, 1.65), (0.42, 1.2)
+TIMES, COSTS = (0.5, 1.65), (0.25, 1.2)
 _FIXED = "#0072B2"
 #: The legend's words for trained schedulers, of whose runs none is left out.
 _WORDS = {training.LEARNED: "trained", training.FINE_TUNED: "trained, fine-tuned", minionsrl.ADAPT: "Adapt"}
@@ -28,21 +29,73 @@ Point = tuple[Estimate, Estimate]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the option."""
     default = Path("results/minionsrl-numbers")
-    parser.add_argument("--out", type=options.folder, default=default, help="folder of the picture")
+    parser.add_argument("--out", type=options.folder, default=default, help="folder of the pictures")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Draws one panel for each task and learner whose runs with all actors reach the target."""
+    """Draws a panel for each task and learner whose runs with all actors reach the target, and returns on MuJoCo."""
     panels = points()
     path: Path = arguments.out / "numbers"
     with output.usable(arguments.out):
         arguments.out.mkdir(parents=True, exist_ok=True)
     title = "time and cost to the target, relative to all 32 actors on the same seeds"
-    with plots.figure(path, title, columns=2, rows=2, suffixes=(".png", ".pdf"), height=4.2) as axes:
-        for one, (name, of) in zip(axes, panels.items(), strict=True):
+    rows = -(-len(panels) // 2)
+    with plots.figure(path, title, columns=2, rows=rows, suffixes=(".png", ".pdf"), height=4.2) as axes:
+        for one, (name, of) in zip(axes, panels.items(), strict=False):
             _draw(one, name, of)
+        for one in axes[len(panels) :]:
+            one.set_visible(False)
     print(f"{path}.png")
+    for place in tables.SHOWN[1:]:  # the study draws CartPole's returns, which no other runs continue
+        for (environment, testbed), curves in returns(place).items():
+            _draw_returns(curves, arguments.out / f"returns_{testbed}_{environment}", environment, testbed)
+            print(f"{arguments.out}/returns_{testbed}_{environment}.png")
     return 0
+
+
+class _System(NamedTuple):
+    """A system of the paper as a line of a picture."""
+
+    name: str
+    colour: str
+    line: Any
+
+
+def returns(place: str) -> Mapping[tuple[str, str], Sequence[plots.Curves]]:
+    """Returns the curves of the paper's systems by task and learner, of all runs of a place and of those continuing it.
+
+    The runs of a trained scheduler end with their budget.
+    """
+    found: dict[tuple[str, str], dict[str, dict[str, dict[str, dict[str, float]]]]] = {}
+    for row in (row for folder in tables.places(place) for row in results.rows(f"{folder}/curves.csv")):
+        if name := training.papers_name(row["schedule"]):
+            of = found.setdefault((row["environment"], row["testbed"]), {}).setdefault(name, {})
+            of.setdefault(row["seed"], {}).setdefault(row["seconds"], dict(_numbers(row)))  # a seed may have run twice
+    return {
+        where: [
+            plots.Curves(_System(name, *minionsrl.STYLES[name]), [[*run.values()] for run in of[name].values()])
+            for name in minionsrl.STYLES
+            if name in of
+        ]
+        for where, of in found.items()
+    }
+
+
+def _numbers(row: Mapping[str, str]) -> Iterator[tuple[str, float]]:
+    """Yields the columns of a curve that a picture shows."""
+    for name in ("seconds", "episode_return", "evaluation_return"):
+        if row.get(name):
+            yield name, float(row[name])
+
+
+def _draw_returns(curves: Sequence[plots.Curves], path: Path, environment: str, testbed: str) -> None:
+    """Draws the returns of one task and learner over time."""
+    task = minionsrl.testbeds_of(environment)[testbed]
+    seeds = " or ".join(str(n) for n in sorted({len(one.histories) for one in curves}, reverse=True))
+    title = f"{environment}, {minionsrl.label(testbed)}: to {task.target:g}, {seeds} seeds"
+    evaluated = task.evaluation.episodes if task.evaluation else 0
+    over = {"seconds": "virtual time (s)"}
+    plots.learning(curves, path, title=title, over=over, window=task.limits.window, evaluated=evaluated)
 
 
 def points() -> Mapping[str, Mapping[str, Point]]:

@@ -698,7 +698,6 @@ def test_acrobot() -> None:
     )
     fixed, own, before = scratch["always 16"], scratch[SHARED], tuned["before fine-tuning"]
     assert {name for of in (scratch, tuned) for name in of if name.startswith("a")} == {"all actors", "always 16"}
-    assert not missing(PAGE, "on Acrobot, which is, only 16 and 32 actors were run with the authors' learner,")
     assert {row["reached"] for row in (fixed, own, before)} == {"20"}
     # Fine-tuning kept the scheduler as it was: all numbers are equal.
     assert {**tuned[SHARED], "way": "", "seed": ""} == {**before, "way": "", "seed": ""}
@@ -753,18 +752,80 @@ def test_acrobot_with_the_tuned_learner() -> None:
         f"untrained scheduler, take {ratio(fixed[16], 'time')}.",
         f"As it is, it closes {ratio(before, 'closed')} of the gap, and after 16 runs of fine-tuning "
         f"{ratio(after, 'closed')}:",
-        f"one takes [{ratio(own, 'time')} of the time for {ratio(own, 'cost')} of the cost](#the-papers-other-figures)",
-        f"trained as published, it keeps to the budget in {published['within_budget']} of 20 runs.",
+        f"one that is trained as published keeps to the budget in {published['within_budget']} of 20 runs.",
         f"the scheduler still chooses {float(published['actors']):.1f} actors on average after 100 runs, and "
         f"{published['within_budget']} of 20 runs are within the budget.",
     )
-    spent = f"{float(own['time']):.2f} of the time for {float(own['cost']):.2f} of the cost"
-    assert not missing("README.md", f"On Acrobot with a tuned learner, where fewer are faster, one takes {spent}")
-    assert not missing("docs/results.md", f"n Acrobot with a tuned learner, where they are faster, one takes {spent}")
     (note,) = (one.note for one in claims.claims() if one.claim == "scheduler training cost saved by fine-tuning")
     (time, cost), (least, cheap) = ([f"{float(of[name]):.2f}" for name in ("time", "cost")] for of in (after, own))
     assert f"takes {time} for {cost} after 16 more runs, and one that 100 runs of Acrobot trained {least} for" in note
     assert f"{least} for {cheap}." in note
+
+
+def test_acrobot_at_the_faster_setting() -> None:
+    """Three schedulers that were trained there close the gap, by their means; the ceiling is that of all numbers."""
+    table = rows(RESULTS / "minionsrl-learning" / "acrobot" / "retuned" / "schedulers_acrobot-tuned-0.0012.csv")
+    three = [row for row in table if row["way"] == SHARED]
+    assert [row["seed"] for row in three] == ["0", "1", "2"]
+    assert {(row["runs"], row["reached"]) for row in table} == {("20", "20")}
+    (eight,) = (row for row in table if row["way"] == "always 8")
+    fastest = min((row for row in table if not row["seed"]), key=lambda row: float(row["time"]))
+    assert fastest is eight
+    assert min(float(row["closed"]) for row in three) > 0.7
+
+    def each(column: str, *, whole: bool = False) -> str:
+        return listed(ratio(row, column) if whole else f"{float(row[column]):.2f}" for row in three)
+
+    actors = listed(f"{float(row['actors']):.1f}" for row in three)
+    assert not missing(
+        PAGE,
+        f"There 8 actors take {ratio(eight, 'time')} of Max's time for {ratio(eight, 'cost')} of its cost. Three "
+        f"trainings on 100 runs choose {actors} actors on average, and take {each('time', whole=True)} of Max's time "
+        f"for {each('cost')} of its cost, with {listed(row['within_budget'] for row in three)} of 20 runs within the "
+        f"budget. They close {each('closed', whole=True)} of the gap in time.",
+        f"take [{each('time')} of the time for {each('cost')} of the cost](#the-papers-other-figures)",
+    )
+    ends = [f"{min(of):.2f} to {max(of):.2f}" for of in ([float(row[of]) for row in three] for of in ("time", "cost"))]
+    spent = f"{ends[0]} of the time for {ends[1]} of the cost"
+    assert not missing(
+        "README.md", f"On Acrobot with a tuned learner, where fewer are faster, three trained ones take {spent}"
+    )
+    assert not missing("docs/results.md", f"n Acrobot with a tuned learner, where they are faster, three take {spent}")
+    testbed = "acrobot-tuned-0.0012"
+    chosen, levels = (best(testbed)["time", kind] for kind in ("fixed", "two levels"))
+    assert [*fixed(testbed)] == [*range(1, 33)]
+    assert len(rows(STUDY / f"runs_{testbed}.csv.gz")) == (32 + 40) * 20
+    assert (chosen["then"], levels["first"], levels["then"]) == ("6", "32", "8")
+    assert all(
+        float(row["to_fixed_low"]) < 1 < float(row["to_fixed_high"])
+        for (_, kind), row in best(testbed).items()
+        if kind == "two levels"
+    )
+    assert not missing(
+        PAGE,
+        f"take {ratio(levels, 'to_fixed')} of the time of 6.",
+        f"6 of them take {ratio(chosen, 'time')} times as long as 32, and cost {ratio(chosen, 'cost')}.",
+    )
+
+
+def test_the_settings_of_the_tuned_learner() -> None:
+    """The fastest takes 0.91 of the time of CartPole's own, and 0.67 of Acrobot's, which has another one since."""
+    of: dict[str, list[tuple[str, ...]]] = {}
+    for row in tables.tuned().rows:
+        of.setdefault(row[0] or [*of][-1], []).append(row)
+    own = {task: next(i for i, row in enumerate(several) if "own" in row[1]) for task, several in of.items()}
+    assert own["CartPole-v1"] == 1
+    fastest = {task: several[0][-1] for task, several in of.items()}
+    assert float(fastest["CartPole-v1"]) > 1 / 1.2
+    assert float(fastest["Acrobot-v1"]) < 1 / 1.2
+    retuned = minionsrl.RETUNED["Acrobot-v1"]
+    name = f"{retuned.learning_rate:g}, {retuned.epochs} x {retuned.minibatch_size}"
+    assert of["Acrobot-v1"][0][1] == name
+    assert not missing(
+        PAGE,
+        f"the fastest takes {fastest['CartPole-v1']} of its time, so it stays.",
+        f"the fastest setting takes {fastest['Acrobot-v1']} of their time.",
+    )
 
 
 def test_one_round() -> None:
@@ -776,7 +837,8 @@ def test_one_round() -> None:
         for (testbed, number), row in of.items()
         if testbed == TUNED and float(middle(row["learner"], ".4f")) > float(middle(row["actors, mean"], ".4f"))
     ]
-    assert longer == [8, 16, 32]
+    assert longer == [16, 32]
+    assert len({row["learner"] for (testbed, number), row in of.items() if testbed == TUNED and number <= 2}) == 1
     assert not missing(
         PAGE,
         f"a round takes {first[TUNED]} s with one actor and {last[TUNED]} s with 32:",

@@ -265,7 +265,7 @@ def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:
     fixed = [(schedule.first, point) for schedule, point in finite.items() if schedule.change == 0]
     others = [point for schedule, point in finite.items() if schedule.change]
     environment, testbed = TESTBEDS[name]
-    title = f"{environment}, {minionsrl.label(testbed)}: medians of seeds"
+    title = f"{environment}, {minionsrl.label(testbed)}"
     with plots.figure(path, title, columns=1, suffixes=(".png", ".pdf")) as (axes,):
         if others:
             axes.plot(*np.transpose(others), ".", ms=3, color="#E69F00", label="two levels")
@@ -274,6 +274,6 @@ def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:
         for number, (seconds, cost) in fixed:
             if number & (number - 1) == 0:
                 plots.name_point(axes, f"{number}", (seconds, cost))
-        axes.set_xlabel("seconds to the target")
-        axes.set_ylabel("USD by Eq. 2")
+        axes.set_xlabel("seconds to the target, median")
+        axes.set_ylabel("USD by Eq. 2, median")
         axes.legend()

@@ -64,11 +64,11 @@ SOURCES = {"authors": ("CartPole-v1", "authors"), "tuned": ("CartPole-v1", "tune
 #: gradients also grows with the samples? Is the scheduler level with the best fixed number? IMPACT, which has the
 #: presets' settings now, too, runs anew on the first three seeds, on both testbeds.
 #:
-#: Registered later on 2026-12-01, after the runs of 32, 16, 8 and 4 actors and before the first of a scheduler: 8 actors
-#: take 0.66 of the time of 32, so there is a gap, and CartPole's scheduler, which chooses 20, would not find it. So in
-#: its place a scheduler is trained on Hopper from scratch, with 100 runs (`minionsrl-scheduler --env Hopper-v4 --testbed
-#: tuned --episodes 100 --hold 1000 --share --together 8 --held-out 8`). Question: does it close 0.7 of the gap in time
-#: between all actors and the best fixed number that ran?
+#: Registered later on 2026-12-01, after the runs of 32, 16, 8 and 4 actors and before the first of a scheduler: 8
+#: actors take 0.66 of the time of 32, so there is a gap, and CartPole's scheduler, which chooses 20, would not find it.
+#: So a scheduler is trained on Hopper from scratch in its place, with 100 runs (`minionsrl-scheduler --env Hopper-v4
+#: --testbed tuned --episodes 100 --hold 1000 --share --together 8 --held-out 8`). Question: does it close 0.7 of the
+#: gap in time between all actors and the best fixed number that ran?
 
 
 @dataclass(frozen=True)

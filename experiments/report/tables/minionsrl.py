@@ -14,7 +14,7 @@ from experiments.toolkit.statistics import Estimate, estimate, interquartile_mea
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
-_TESTBEDS = ("authors", "tuned")
+_TESTBEDS = ("authors", "tuned", "acrobot-tuned-0.0012")
 _OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
 
 
@@ -96,6 +96,7 @@ _ON_ACROBOT = {
         "published": "trained on 100 runs, as published",
         "tuned": "CartPole's, 16 more runs",
     },
+    "acrobot-tuned-0.0012": {"retuned": "trained on 100 runs"},
 }
 
 
@@ -112,7 +113,8 @@ def on_acrobot() -> Table:
         for folder, name in folders.items():
             for row in rows(f"minionsrl-learning/acrobot/{folder}/schedulers_{testbed}.csv"):
                 if row["way"] in _WAYS:
-                    several[name] = row
+                    again = f", training {int(row['seed']) + 1}" if int(row["seed"]) else ""
+                    several[f"{name}{again}"] = row
                 elif ": " not in row["way"]:  # not a training's version with the best run
                     several[row["way"].replace("before fine-tuning", "CartPole's, as it is")] = row
         for name, row in several.items():
@@ -165,6 +167,11 @@ def compared() -> Table:
     relative = (f"{name} / Max's" for name in ("s", "USD", "Azure's"))
     headings = ("", "scheduler", "reached", "actors", *spent, *relative, "paper's s", "paper's USD")
     return Table(headings, lines, left=headings[1:2])
+
+
+def places(place: str) -> Sequence[str]:
+    """Returns the folders of a place: its own, and those of runs that continue it."""
+    return (place, *_CONTINUED.get(place, ()))
 
 
 def rows_of(place: str) -> Sequence[Mapping[str, str]]:

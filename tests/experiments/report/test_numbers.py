@@ -49,8 +49,31 @@ def test_the_points_are_those_of_the_tables(monkeypatch: pytest.MonkeyPatch) -> 
     }
 
 
+def test_returns_of_all_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that ran in two folders counts once; fixed numbers but all actors are not of the paper."""
+    row = {"environment": "Hopper-v4", "testbed": "authors-0.0003", "evaluation_return": "5"}
+    curve = [{**row, "seconds": str(time), "episode_return": str(2 * time), "seed": "40"} for time in (1, 2)]
+    folders = {
+        "it": [*({**one, "schedule": name} for name in ("32", "8") for one in curve)],
+        "more": [*({**one, "schedule": name} for name in ("32", "Azure ML") for one in curve)],
+    }
+    folders["more"] += [{**one, "seed": "41", "schedule": "32"} for one in curve]
+    monkeypatch.setattr(minionsrl, "places", lambda place: ("it", "more"))
+    monkeypatch.setattr(numbers.results, "rows", lambda path: folders[path.removesuffix("/curves.csv")])
+    (curves,) = numbers.returns("it").values()
+    assert [one.contender.name for one in curves] == ["MinionsRL-Max", "Azure ML"]
+    everyone, azure = (one.histories for one in curves)
+    assert len(everyone) == 2
+    assert everyone[0] == everyone[1] == azure[0]
+    assert azure[0] == [
+        {"seconds": float(time), "episode_return": 2.0 * time, "evaluation_return": 5.0} for time in (1, 2)
+    ]
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["minionsrl-numbers", "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out == f"{tmp_path}/numbers.png\n"
-    assert (tmp_path / "numbers.png").stat().st_size > 10_000
+    drawn = capsys.readouterr().out.split()
+    assert drawn[0] == f"{tmp_path}/numbers.png"
+    assert f"{tmp_path}/returns_authors-0.0003_Hopper-v4.png" in drawn
+    assert min(Path(one).stat().st_size for one in drawn) > 10_000
     assert len(numbers.points()) == 4
