@@ -10,6 +10,14 @@ from experiments.toolkit.statistics import detectable, pooled_variation, seeds_n
 
 _PPO = "synchronous PPO"
 _STELLARIS = ("stellaris", "synchronous", f"Stellaris, {_PPO}")
+_CONTROL = ("stellaris", "asynchronous actors, PPO", "Stellaris, one PPO learner")
+_PARTS = [("Stellaris", other, f"Stellaris, {other}") for other in ("one learner", "no cap", "no aggregation")]
+_AGGREGATORS = [
+    ("Stellaris", other, f"Stellaris, {other}")
+    for other in ("softsync(2)", "stale-synchronous(2)", "fully asynchronous")
+]
+_DEFAULT = "d = 1, rho = 2, v = 3"
+_SETTINGS = [(_DEFAULT, other, f"{_DEFAULT}; {other}") for other in ("d = 0.9", "rho = 1", "v = inf")]
 _DEMO = ("no waiting", "baseline", "the demo, its baseline")
 _HPC = ("stellaris", "PAR-RL", "Stellaris, PAR-RL")
 _AUTHORS = ("authors: learned, for time", "authors: 32", "trained scheduler, all actors")
@@ -30,14 +38,19 @@ _PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = 
         )
         for outcome in (_FINAL, _MEAN)
     ),
+    ("`stellaris-equal-time`", _EQUAL, "Hopper-v4", _CONTROL, _MEAN),
     *(
         ("`stellaris-training`", "small/stellaris-training", environment, _STELLARIS, _FINAL)
         for environment in ("Hopper-v4", "Walker2d-v4")
     ),
     ("`stellaris-why`, `stellaris-motivation`", "small/stellaris-why", "Hopper-v4", _DEMO, _FINAL),
-    ("`stellaris-hpc`", "small/stellaris-hpc", "Hopper-v4", _HPC, _FINAL),
+    *(("`stellaris-hpc`", "small/stellaris-hpc", "Hopper-v4", _HPC, outcome) for outcome in (_FINAL, _MEAN)),
+    *(("`stellaris-ablation`", "small/stellaris-ablation", "Hopper-v4", pair, _MEAN) for pair in _PARTS),
+    *(("`stellaris-aggregators`", "small/stellaris-aggregators", "Hopper-v4", pair, _MEAN) for pair in _AGGREGATORS),
+    *(("`stellaris-sensitivity`", "small/stellaris-sensitivity", "Hopper-v4", pair, _MEAN) for pair in _SETTINGS),
     ("`minionsrl-training`", "small/minionsrl-training", "CartPole-v1", _AUTHORS, _TIME),
     ("`minionsrl-training`", "small/minionsrl-training/hopper", "Hopper-v4", _TRAINED, _TIME),
+    ("`minionsrl-training`", "small/minionsrl-training/halfcheetah-more", "HalfCheetah-v4", _TRAINED, _TIME),
 )
 
 
