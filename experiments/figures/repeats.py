@@ -21,6 +21,7 @@ from experiments.figures.lab.cell import Cell
 from experiments.figures.map import command as map_command
 from experiments.figures.map import learning, speed
 from experiments.figures.map.deployments import SAMPLING_ON
+from experiments.figures.minionsrl import ceiling
 from experiments.toolkit import output
 from experiments.toolkit.repeat import COMMITTED, Repeat, matching
 from stellaris.lab import CartPole
@@ -43,6 +44,7 @@ def check(console: Console, committed: Path = COMMITTED) -> int:
         *speeds(committed),
         *schedules(committed),
         learned_on_the_map(committed),
+        in_rounds(committed),
         *(cell.repeat(one, _SEEDS, committed) for one in CELLS),
     ]
     table = Table("study", "run", "committed", "now", "margin", "")
@@ -97,6 +99,16 @@ def learned_on_the_map(committed: Path, preset: map_command.Preset = map_command
         for several in (known, learning.rows(of, point, found))
     )
     return Repeat("stellaris-map", f"mean return, CartPole, {point.system}", then, now)
+
+
+def in_rounds(committed: Path, preset: ceiling.Preset = ceiling.PRESETS["small"]) -> Repeat:
+    """Repeats MinionsRL with half of the actors and the tuned learner on CartPole, in compiled rounds."""
+    half = max(preset.fixed) // 2
+    schedule = ceiling.Schedule(half, half, 0)
+    known = ceiling.read(committed / "minionsrl-ceiling" / "runs_tuned.csv.gz")
+    found = ceiling.measured(ceiling.rounds(preset, ceiling.task_of(preset, "tuned")), [schedule], range(_SEEDS))
+    then, now = (of[schedule].seconds.tolist() for of in (known, found))
+    return Repeat("minionsrl-ceiling", f"seconds, CartPole, {half} actors", then, now)
 
 
 # ---- committed tables ------------------------------------------------------------------------------------------------

@@ -1143,16 +1143,22 @@ def test_what_is_not_repeated():
     """Every study with committed runs is repeated or named; so is each whose runs are newer than the rest."""
     repeated = {name: one for name, of in reproduce.studies().items() if (one := repetition.chosen(name, of))}
     newer = "stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps", "minionsrl-training"
-    assert {one.other for name, one in repeated.items() if name not in newer} == {"other code"}
-    assert all(repeated[name].other != "other code" for name in newer)
-    (made,) = {json.loads((SMALL / name / "provenance.json").read_text())["code"] for name in newer}
-    assert made in repetition.SAME_RUNS
+    newest = "minionsrl-latency", "minionsrl-scaling"
+    assert {one.other for name, one in repeated.items() if name not in newer + newest} == {"other code"}
+    assert all(repeated[name].other != "other code" for name in newer + newest)
+    (made,), (last_made,) = (
+        {json.loads((SMALL / name / "provenance.json").read_text())["code"] for name in names}
+        for names in (newer, newest)
+    )
+    assert {made, last_made} == repetition.SAME_RUNS
     *first, last = (f"`{name}`" for name in newer)
     assert not missing(
-        "docs/results.md", f"those of {', '.join(first)} and {last} are of code whose digest begins with {made[:7]}."
+        "docs/results.md",
+        f"those of {', '.join(first)} and {last} are of code whose digest begins with {made[:7]}, and those of "
+        f"`{newest[0]}` and `{newest[1]}` with {last_made[:7]}.",
     )
     small = {path.name for path in SMALL.iterdir()} - {*repeated}
-    others = {"cluster-vs-simulation", "minionsrl-ceiling", "minionsrl-learning", "lab-newest", "gear-hopper"}
+    others = {"cluster-vs-simulation", "minionsrl-tuning", "minionsrl-learning", "lab-newest", "gear-hopper"}
     assert small == {"stellaris-calibration"}
     text = (pages.ROOT / "docs" / "results.md").read_text()
     (said,) = re.findall(r"These are not repeated: (.*?)\n\n", text, flags=re.DOTALL)
@@ -1161,10 +1167,17 @@ def test_what_is_not_repeated():
         "stellaris-equal-time",
         "minionsrl-training",
         "tuning",
+        "tuning-steps",
         "stellaris-demo-sweeps",
     }
     further = {path.parent.parent.name for path in SMALL.glob("*/*/runs.csv")}
-    assert further == {"stellaris-equal-time", "minionsrl-training", "tuning", "stellaris-demo-sweeps"}
+    assert further == {
+        "stellaris-equal-time",
+        "minionsrl-training",
+        "tuning",
+        "tuning-steps",
+        "stellaris-demo-sweeps",
+    }
 
 
 def test_the_registered_outcome_of_the_map(monkeypatch):

@@ -11,6 +11,7 @@ from rich.console import Console
 from experiments.figures import repeats
 from experiments.figures.map import command, speed
 from experiments.figures.map.deployments import SAMPLING_ON
+from experiments.figures.minionsrl import ceiling
 from experiments.toolkit import output
 
 TINY = command.PRESETS["smoke"]
@@ -80,9 +81,25 @@ def test_runs_that_learn(tmp_path):
     assert np.isfinite(found.now).all()
 
 
+@pytest.mark.slow
+def test_a_run_in_compiled_rounds(tmp_path):
+    """Of half of the actors, in the smallest preset; the committed runs are read by their schedule."""
+    preset = ceiling.PRESETS["smoke"]
+    half, other = ceiling.Schedule(2, 2, 0), ceiling.Schedule(4, 4, 0)
+    written = {one: ceiling.Runs(*[np.array([i, i + 2.0])] * 4) for i, one in enumerate((half, other), start=1)}
+    path = tmp_path / "minionsrl-ceiling" / "runs_tuned.csv.gz"
+    path.parent.mkdir()
+    output.write_rows(path, [*ceiling._rows(written)])
+    found = repeats.in_rounds(tmp_path, preset)
+    assert found.committed == [1.0, 3.0]
+    assert len(found.now) == 2
+    assert np.isfinite(found.now).all()
+
+
 def test_what_differs_is_counted(monkeypatch):
     same = repeats.Repeat("study", "run", [1.0], [1.0])
-    monkeypatch.setattr(repeats, "learned_on_the_map", lambda committed: same)
+    for name in ("learned_on_the_map", "in_rounds"):
+        monkeypatch.setattr(repeats, name, lambda committed: same)
     cells = dict.fromkeys(repeats.CELLS, same)
     cells[repeats.CELLS[1]] = same._replace(study="other", now=[2.0])
     monkeypatch.setattr(repeats.cell, "repeat", lambda one, seeds, committed: cells[one])
