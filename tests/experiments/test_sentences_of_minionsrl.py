@@ -808,6 +808,22 @@ def test_acrobot_at_the_faster_setting() -> None:
     )
 
 
+def test_acrobots_ceiling_with_the_authors_learner() -> None:
+    """Among the numbers that take at most 1.05 times the median time of all actors none has 0.75 of the cost."""
+    numbers = fixed("acrobot")
+    assert {*numbers} == {*range(1, 33)}
+    assert len(rows(STUDY / "runs_acrobot.csv.gz")) == 32 * 20
+    all_time, all_cost = of_time(numbers[32]), float(numbers[32]["cost"])
+    as_fast = {n: float(row["cost"]) / all_cost for n, row in numbers.items() if of_time(row) <= 1.05 * all_time}
+    assert min(as_fast.values()) > 0.85
+    chosen = best("acrobot")["cost at equal time", "fixed"]
+    assert chosen["then"] == f"{min(as_fast, key=lambda n: as_fast[n])}" == "25"
+    assert not missing(
+        PAGE,
+        f"25 actors cost least, and on other seeds they take {ratio(chosen, 'time')} for {ratio(chosen, 'cost')}.",
+    )
+
+
 def test_the_settings_of_the_tuned_learner() -> None:
     """The fastest takes 0.91 of the time of CartPole's own, and 0.67 of Acrobot's, which has another one since."""
     of: dict[str, list[tuple[str, ...]]] = {}

@@ -262,7 +262,7 @@ def _draw(runs: Mapping[Schedule, Runs], path: Path, name: str) -> None:
     """Draws median cost over median time: fixed numbers as a line, schedules of two levels as points."""
     points = {schedule: [float(np.median(x)) for x in these[:2]] for schedule, these in runs.items()}
     finite = {schedule: point for schedule, point in points.items() if np.isfinite(point).all()}
-    fixed = [(schedule.first, point) for schedule, point in finite.items() if schedule.change == 0]
+    fixed = sorted((schedule.first, point) for schedule, point in finite.items() if schedule.change == 0)
     others = [point for schedule, point in finite.items() if schedule.change]
     environment, testbed = TESTBEDS[name]
     title = f"{environment}, {minionsrl.label(testbed)}"

@@ -14,7 +14,7 @@ from experiments.toolkit.statistics import Estimate, estimate, interquartile_mea
 
 _CEILING = "minionsrl-ceiling"
 #: The testbeds of the ceiling.
-_TESTBEDS = ("authors", "tuned", "acrobot-tuned-0.0012")
+_TESTBEDS = ("authors", "tuned", "acrobot", "acrobot-tuned-0.0012")
 _OBJECTIVES = {"time": "least time", "cost": "least cost", "cost at equal time": "least cost at Max's time"}
 
 
