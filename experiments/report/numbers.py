@@ -62,7 +62,7 @@ class _System(NamedTuple):
 
 
 def returns(place: str) -> Mapping[tuple[str, str], Sequence[plots.Curves]]:
-    """Returns the curves of the paper's systems by task and learner, of all runs of a place and of those continuing it.
+    """Returns the curves of the paper's systems by task and learner, of a place's runs and of all that continue it.
 
     The runs of a trained scheduler end with their budget.
     """

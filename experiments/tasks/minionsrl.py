@@ -124,7 +124,7 @@ RETUNED: Mapping[str, PPO] = {"Acrobot-v1": PPO(learning_rate=0.0012, epochs=10,
 
 
 def _tuned(environment: str) -> _Tuned:
-    """Returns the settings for an environment; those of MuJoCo and of Atari are the presets' of the other systems."""
+    """Returns the settings for an environment; MuJoCo and Atari have the presets' of the other systems."""
     if environment in CLASSIC:
         return _ON_CARTPOLE if environment == "CartPole-v1" else _ON_ACROBOT
     systems: dict[str, Any] = {row.name: row.system for row in presets.architectures(environment).contenders}

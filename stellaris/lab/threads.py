@@ -31,7 +31,7 @@ def count(devices: int = 1) -> int:
 
 
 def _cores() -> int:
-    """Returns how many cores this process may use: those that it is pinned to, or the quota of its container if less.
+    """Returns how many cores this process may use: as many as it is pinned to, or its container's quota if less.
 
     Not every system has either.
     """

@@ -112,7 +112,7 @@ def rounds_of(rows: Iterable[Row], sheet: str) -> list[Round]:
       sheet: name of the price sheet of the costs; "" for none.
 
     Raises:
-      ValueError: if the history has no costs by this sheet.
+      ValueError: if the history lacks costs by this sheet.
     """
     complete = [row for row in rows if "actors" in row and "learner_seconds" in row]
     if sheet and complete and f"cost_{sheet}" not in complete[0]:

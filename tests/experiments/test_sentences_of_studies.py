@@ -1154,8 +1154,8 @@ def test_what_is_not_repeated():
     *first, last = (f"`{name}`" for name in newer)
     assert not missing(
         "docs/results.md",
-        f"those of {', '.join(first)} and {last} are of code whose digest begins with {made[:7]}, and those of "
-        f"`{newest[0]}` and `{newest[1]}` with {last_made[:7]}.",
+        f"those of {', '.join(first)} and {last} are of code whose digest begins with {made[:7]}, and "
+        f"`{newest[0]}` and `{newest[1]}` have {last_made[:7]}.",
     )
     small = {path.name for path in SMALL.iterdir()} - {*repeated}
     others = {"cluster-vs-simulation", "minionsrl-tuning", "minionsrl-learning", "lab-newest", "gear-hopper"}

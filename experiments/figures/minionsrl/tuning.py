@@ -36,7 +36,7 @@ PRESETS = {
 
 
 def settings(own: PPO) -> Mapping[str, PPO]:
-    """Returns the settings by name: the learner's own, and those of the synchronous system on CartPole."""
+    """Returns the settings by name: the learner's own, and the synchronous system's on CartPole."""
     others = [system.algorithm for system in tuning.of("CartPole-v1").settings[tuning.BASELINE].values()]
     return {f"{ppo.learning_rate:g}, {ppo.epochs} x {ppo.minibatch_size}": ppo for ppo in (own, *others)}
 

@@ -131,17 +131,18 @@ def on_acrobot() -> Table:
 
 _STUDY = "small/minionsrl-training"
 #: Runs of `minionsrl-training`, by their place.
-_PLACES = ("hopper", "hopper-impact", "hopper-tuned", "halfcheetah")
+_PLACES = ("hopper", "hopper-tuned", "halfcheetah")
 #: Runs with further seeds or schedulers, which were made later, by the place whose runs they continue.
 _CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
     for place, parts in {
-        "hopper": ("baselines", "baselines-more"),
+        "hopper": ("baselines", "baselines-more", "impact"),
+        "hopper-tuned": ("impact",),
         "halfcheetah": ("more", "baselines", "baselines-more", "impact"),
     }.items()
 }
 #: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.
-_PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in ("hopper", "halfcheetah")}
+_PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in _PLACES}
 #: The places whose runs are shown; those that continue them are pooled with them.
 SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
 TRAINING = (*SHOWN, *(folder for of in (_CONTINUED, _PLAYED_ON) for folders in of.values() for folder in folders))
@@ -170,7 +171,7 @@ def compared() -> Table:
 
 
 def places(place: str) -> Sequence[str]:
-    """Returns the folders of a place: its own, and those of runs that continue it."""
+    """Returns the folders of a place: its own, and the ones whose runs continue it."""
     return (place, *_CONTINUED.get(place, ()))
 
 

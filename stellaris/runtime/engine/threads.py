@@ -120,7 +120,7 @@ class Threads:
             _running.add(task)
             try:
                 threading.Thread(target=task.run, name="stellaris", daemon=True).start()
-            except BaseException:  # the process may have no room for a thread; the exit must not wait for the task
+            except BaseException:  # a process may have too many threads; the exit must not wait for the task
                 _running.discard(task)
                 raise
             return
