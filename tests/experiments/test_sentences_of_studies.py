@@ -124,7 +124,7 @@ def test_further_seeds_at_equal_time():
     )
     both = [times(f"{behind[name]:.2f}") for name in (own, with_impact)]
     assert not missing(
-        "README.md", f"on 24 seeds, it has {both[0]} that of synchronous PPO, or {both[1]} with IMPACT's loss."
+        "README.md", f"on 24 seeds, it has {both[0]} that of synchronous PPO, or {both[1]} with IMPACT's loss;"
     )
 
 
