@@ -8,8 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from experiments.figures.map import speed
-from experiments.figures.map.deployments import DATA_PARALLEL, ONE_LEARNER, SAMPLING_ON, SYNCHRONOUS, Point
+from experiments.figures.map.deployments import (
+    ACTORS,
+    DATA_PARALLEL,
+    FRAGMENT,
+    ONE_LEARNER,
+    SAMPLING_ON,
+    SYNCHRONOUS,
+    Point,
+    workload,
+)
 from experiments.figures.map.outcomes import INTERVAL, MACHINES, TIME, USE, Efficiency, Speeds, rate
 from experiments.figures.map.speed import Grid
 from experiments.tasks import testbed
@@ -49,9 +57,9 @@ def _measured(kappa: float, variation: float, slower: float, batches: int) -> Th
     shared = Point(SAMPLING_ON, kappa, variation, LEARNERS, LEARNERS, update=UPDATE)
     # With a GPU each, learners take as long where κ is larger by this factor; the update's time does not change.
     alone = replace(shared, kappa=kappa * slower, sharers=1, update=UPDATE / slower)
-    budget = Budget(steps=batches * speed.ACTORS * speed.FRAGMENT)
+    budget = Budget(steps=batches * ACTORS * FRAGMENT)
     platform, prices = alone.platform(), shared.prices()
-    return throughput(alone.make_system(), speed.workload(), platform=platform, budget=budget, prices=prices)
+    return throughput(alone.make_system(), workload(), platform=platform, budget=budget, prices=prices)
 
 
 def _ratio(

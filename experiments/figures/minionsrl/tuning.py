@@ -37,7 +37,8 @@ PRESETS = {
 
 def settings(own: PPO) -> Mapping[str, PPO]:
     """Returns the settings by name: the learner's own, and the synchronous system's on CartPole."""
-    others = [system.algorithm for system in tuning.of("CartPole-v1").settings[tuning.BASELINE].values()]
+    systems: Mapping[str, Any] = tuning.of("CartPole-v1").settings[tuning.BASELINE]
+    others: list[PPO] = [system.algorithm for system in systems.values()]
     return {f"{ppo.learning_rate:g}, {ppo.epochs} x {ppo.minibatch_size}": ppo for ppo in (own, *others)}
 
 
@@ -56,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     with output.usable(out):
         out.mkdir(parents=True, exist_ok=True)
     for name in arguments.testbeds:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for setting, ppo in settings(ceiling.task_of(preset, name).ppo).items():
             rows += _runs(preset, name, setting, ppo)
             output.write_rows(out / f"runs_{name}.csv", rows)
