@@ -107,8 +107,9 @@ def runs_of(
     check_rho(rho=rho)
     settings, values_of = _settings_of(axes)
     for name, values in axes.items():
-        if twice := [value for value, count in Counter(values).items() if count > 1]:
-            raise ValueError(f"the axis {name!r} has {twice[0]!r} twice, whose runs would be equal: give each once")
+        # 1 and True are equal, and two values: a schedule may distinguish them.
+        if again := [value for (_, value), count in Counter((type(x), x) for x in values).items() if count > 1]:
+            raise ValueError(f"the axis {name!r} has {again[0]!r} twice, whose runs would be equal: give each once")
     dimensions: dict[str, Sequence[Any]] = {**{name: list(values) for name, values in axes.items()}, "seed": numbers}
     if isinstance(algorithm, Mapping):
         dimensions = {"algorithm": list(algorithms), **dimensions}

@@ -69,6 +69,9 @@ SOURCES = {"authors": ("CartPole-v1", "authors"), "tuned": ("CartPole-v1", "tune
 #: So a scheduler is trained on Hopper from scratch in its place, with 100 runs (`minionsrl-scheduler --env Hopper-v4
 #: --testbed tuned --episodes 100 --hold 1000 --share --together 8 --held-out 8`). Question: does it close 0.7 of the
 #: gap in time between all actors and the best fixed number that ran?
+#:
+#: (Added later on 2026-12-01: CartPole's scheduler, 24 and 12 actors, and HalfCheetah with the tuned learner did not
+#: run.)
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,9 @@ and of Stellaris with PPO's loss on HalfCheetah-v4, whose runs above have Hopper
 those. Outcomes are those above. Question:
 
 15. Is Stellaris behind synchronous PPO and behind one PPO learner there as well, all with larger minibatches?
+
+(Added later on 2026-12-01: question 13 was answered. The runs of 14 and 15 were not made that day: other runs took the
+time.)
 """
 
 from collections.abc import Sequence
