@@ -96,7 +96,7 @@ late = []
 atexit.register(lambda: late and print(late[0].next_completion().status))
 from stellaris.runtime import FunctionSpec, SimulatedPlatform
 from stellaris.runtime.delays import Constant, Measured
-compute = jax.jit(lambda x: jax.lax.fori_loop(0, 1_000, lambda i, x: jnp.tanh(x @ x), x))
+compute = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda i, x: jnp.tanh(x @ x), x))
 x = compute(jnp.ones((300, 300)))
 def body(context):
     return compute(x).block_until_ready()
