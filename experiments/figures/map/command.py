@@ -149,7 +149,8 @@ def main(arguments: argparse.Namespace) -> int:
     if "sharing" in arguments.parts and (out / "speed.csv").exists():
         speeds, learned = Speeds.of(output.read_rows(out / "speed.csv")), _learned(out)
         tasks = {name: (eta, drawn) for name, (eta, drawn, _) in learned.items()}
-        if found := [*sharing.compared(preset.grid, speeds, tasks)]:
+        (shared,) = (way for way in WAYS if way.sharers == sharing.LEARNERS)
+        if found := [*sharing.compared(preset.grid, speeds, tasks, shared.update)]:
             output.write_rows(out / "sharing.csv", found)
             _note(out, "sharing", preset)
     return 0
