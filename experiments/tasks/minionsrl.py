@@ -75,7 +75,7 @@ TARGETS: Mapping[str, float] = {
 }
 #: Budgets in USD of runs under a learned scheduler, by environment and testbed: three quarters of the median cost of
 #: runs with all actors, on the seeds 0 to 19 of the ceiling, on four seeds from 100 on, on MuJoCo with the authors'
-#: learner on seed 100, and on Acrobot on the seeds 100 and 101.
+#: learner on seed 100, and on Acrobot, but for the faster settings, on the seeds 100 and 101.
 BUDGETS: Mapping[tuple[str, str], float] = {
     ("CartPole-v1", "tuned"): 0.75 * 0.0060,
     ("CartPole-v1", "authors"): 0.75 * 0.0422,

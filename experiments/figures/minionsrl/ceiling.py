@@ -29,10 +29,11 @@ TESTBEDS: Mapping[str, tuple[str, str]] = {
     "acrobot-tuned": ("Acrobot-v1", "tuned"),
     "acrobot-tuned-0.0012": ("Acrobot-v1", "tuned-0.0012"),
 }
-#: Registered on 2026-12-01, before its runs: on the last testbed, two levels of 2, 4, 8, 16 and 32 actors that change
-#: after 4 or 8 rounds, because runs of few actors take some 25 rounds; as all fixed numbers, on the seeds 0 to 19, with
-#: the best again on 20 to 39. Question: does the best of these 40 schedules take less time than the best fixed number,
-#: 6 actors, whose runs were known then?
+# Registered on 2026-12-01, before its runs: on the last testbed, two levels of 2, 4, 8, 16 and 32 actors that change
+# after 4 or 8 rounds, because runs of few actors take some 25 rounds; as all fixed numbers, on the seeds 0 to 19, with
+# the best again on 20 to 39. Question: does the best of these 40 schedules take less time than the best fixed number,
+# 6 actors, whose runs were known then?
+
 #: The testbeds of a run that names none. Acrobot needs gymnax, and the smoke preset's target is CartPole's.
 DEFAULT = [name for name, (environment, _) in TESTBEDS.items() if environment == "CartPole-v1"]
 

@@ -57,16 +57,16 @@ PLAYED_ON = ", played on"
 #: The environment and the testbed whose schedulers also decide on the same learner of other environments, by learner.
 SOURCES = {"authors": ("CartPole-v1", "authors"), "tuned": ("CartPole-v1", "tuned")}
 #: Registered on 2026-12-01, before their first run: the tuned learner on Hopper and, if there is time, on HalfCheetah,
-#: now with the settings of the systems' presets, with which Hopper reaches its target. (With its own it did not
-#: within 400,000 steps.) On the seeds 40 to 59: all actors, 16, 8 and 4; Adapt; Azure ML; CartPole's scheduler for
+#: now with the settings of the systems' presets, with which Hopper reaches its target. (With those that it had, it did
+#: not within 400,000 steps.) On the seeds 40 to 59: all actors, 16, 8 and 4; Adapt; Azure ML; CartPole's scheduler for
 #: the tuned learner after 16 runs of Hopper, and played on where its budget ends before the target; then 24 and 12. The
 #: other schedules do not run. Questions: do fewer actors save time, as on Acrobot, where the tuned learner's number of
-#: gradients also grows with the samples? Is the scheduler level with the best fixed number? IMPACT, which also has
-#: the presets' settings now, runs anew on the first three seeds, on both testbeds.
+#: gradients also grows with the samples? Is the scheduler level with the best fixed number? IMPACT, which has the
+#: presets' settings now, too, runs anew on the first three seeds, on both testbeds.
 #:
 #: Registered later on 2026-12-01, after the runs of 32, 16, 8 and 4 actors and before the first of a scheduler: 8
 #: actors take 0.66 of the time of 32, so there is a gap, and CartPole's scheduler, which chooses 20, would not find it.
-#: So a scheduler is trained on Hopper from scratch in its place, with 100 runs (`minionsrl-scheduler --env Hopper-v4
+#: So in its place a scheduler is trained on Hopper from scratch, with 100 runs (`minionsrl-scheduler --env Hopper-v4
 #: --testbed tuned --episodes 100 --hold 1000 --share --together 8 --held-out 8`). Question: does it close 0.7 of the
 #: gap in time between all actors and the best fixed number that ran?
 #:

@@ -177,8 +177,8 @@ def places(place: str) -> Sequence[str]:
 
 def rows_of(place: str) -> Sequence[Mapping[str, str]]:
     """Returns the rows of a place's table, which is computed anew from the runs if others continue them."""
-    more = _CONTINUED.get(place)
-    return pooled(place, *more) if more else rows(f"{place}/table.csv")
+    folders = places(place)
+    return pooled(*folders) if len(folders) > 1 else rows(f"{place}/table.csv")
 
 
 def pooled(*places: str) -> Sequence[Mapping[str, str]]:
@@ -195,8 +195,8 @@ def counted() -> Table:
     """
     lines = []
     for place in SHOWN:
-        places = (place, *_CONTINUED.get(place, ()), *_PLAYED_ON.get(place, ()))
-        runs, exceeding = _runs(*places), _runs(*places, of=_exceeding)
+        folders = (*places(place), *_PLAYED_ON.get(place, ()))
+        runs, exceeding = _runs(*folders), _runs(*folders, of=_exceeding)
         for (environment, testbed, name), of in runs.items():
             if not name.startswith(training.LEARNED) or name.endswith(training.PLAYED_ON):
                 continue
