@@ -121,7 +121,7 @@ _SCALED = "stellaris, actors 64; synchronous, actors 64; data-parallel, learners
 #: The synchronous system, asynchronous actors with one learner, and Stellaris in both ways, on one deployment.
 _ON_THE_MAP = [point for point in map_rates.RUN if point.kappa == 4.0 or point.system == "synchronous"]
 _CHALLENGES = "challenges_staleness_mean challenges_kl challenges_policy_kl challenges_learners"
-_TESTBEDS = ("tuned", "authors", "authors-0.001")
+_TESTBEDS = ("tuned", "authors")
 STUDIES = {
     "stellaris-training": Shown("; ".join(("untrained", *training.SYSTEMS, *_SHARED)), "training", ALL),
     "stellaris-motivation": Shown("stellaris; synchronous", "motivation", f"{STELLARIS} {SYNCHRONOUS}"),
@@ -158,7 +158,7 @@ STUDIES = {
         ("--steps", "768"),
     ),
     "minionsrl-training": Shown(
-        "; ".join(["tuned"] * 7 + ["authors"] * 5 + ["authors-0.001"] * 5),
+        "; ".join(["tuned"] * 7 + ["authors"] * 5),
         "numbers " + " ".join(f"{kind}_{of}" for kind in ("training", "decisions") for of in _TESTBEDS),
         "",  # runs that miss the target are not in the picture of numbers
         ("--steps", "512"),

@@ -24,7 +24,6 @@ DESCRIPTION = "the best fixed number of actors against schedules of two levels, 
 TESTBEDS: Mapping[str, tuple[str, str]] = {
     "tuned": ("CartPole-v1", "tuned"),
     "authors": ("CartPole-v1", "authors"),
-    "authors-0.001": ("CartPole-v1", "authors-0.001"),
     "acrobot": ("Acrobot-v1", "authors"),
     "acrobot-tuned": ("Acrobot-v1", "tuned"),
     "acrobot-tuned-0.0012": ("Acrobot-v1", "tuned-0.0012"),

@@ -72,7 +72,7 @@ AUTHORS = [
 
 def test_testbeds():
     """One has the tuned settings, and the others the authors' learner at a rate; none has a budget of its own."""
-    assert [*minionsrl.testbeds_of("CartPole-v1")] == ["tuned", "authors", "authors-0.001"]
+    assert [*minionsrl.testbeds_of("CartPole-v1")] == ["tuned", "authors"]
     assert [*minionsrl.testbeds_of("Hopper-v4")] == ["tuned", "authors-0.0003"]
     assert [*minionsrl.testbeds_of("Qbert-v5")] == ["tuned", "authors"]
     for environment, target in minionsrl.TARGETS.items():
@@ -80,7 +80,7 @@ def test_testbeds():
         tuned, authors = tasks["tuned"], [task for name, task in tasks.items() if name.startswith("authors")]
         assert tuned.evaluation is None
         assert tuned.workload.fragment * tuned.workload.actors == presets.ACTORS * presets.FRAGMENT
-        assert [one.ppo.learning_rate for one in authors] == [*minionsrl.RATES.get(environment, [5e-5])]
+        assert [one.ppo.learning_rate for one in authors] == [minionsrl.RATES.get(environment, 5e-5)]
         for one in (tuned, *authors):
             assert presets.workload(environment).environment == one.workload.environment
             assert (one.target, one.limits.cost) == (target, math.inf)

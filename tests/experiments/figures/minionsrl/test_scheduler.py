@@ -221,24 +221,24 @@ def test_eq_2_in_the_episodes(trained):
 
 def test_a_testbed_has_its_budget(monkeypatch):
     """By default the task is the first testbed with a budget; any testbed takes another one."""
-    budgets = {("CartPole-v1", "authors-0.001"): 0.01, ("CartPole-v1", "authors"): 0.02}
+    budgets = {("Acrobot-v1", "tuned-0.0012"): 0.01, ("Acrobot-v1", "authors"): 0.02}
     monkeypatch.setattr(minionsrl, "BUDGETS", budgets)
-    known = minionsrl.testbeds_of("CartPole-v1")
+    known = minionsrl.testbeds_of("Acrobot-v1")
     for testbed, budget, expected in (
-        (None, None, ("authors-0.001", 0.01)),
-        (None, 0.5, ("authors-0.001", 0.5)),
+        (None, None, ("tuned-0.0012", 0.01)),
+        (None, 0.5, ("tuned-0.0012", 0.5)),
         ("authors", None, ("authors", 0.02)),
         ("tuned", 0.5, ("tuned", 0.5)),
     ):
         name, usd = expected
-        assert scheduler.task_of("CartPole-v1", testbed, budget) == (name, replace(known[name], budget=usd))
+        assert scheduler.task_of("Acrobot-v1", testbed, budget) == (name, replace(known[name], budget=usd))
     assert scheduler.task_of("HalfCheetah-v4", None, 0.5)[0] == "tuned"
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--testbed", "odd"), "--testbed odd: unknown for CartPole-v1; choose one of tuned, authors, authors-0.001"),
+        (("--testbed", "odd"), "--testbed odd: unknown for CartPole-v1; choose one of tuned, authors"),
         (("--testbed", "authors"), "--testbed authors has no budget for CartPole-v1: pass one in USD as --budget"),
         (("--env", "Hopper-v4"), "--testbed tuned has no budget for Hopper-v4: pass one in USD as --budget"),
         (("--budget", "0"), "--budget: 0 is not a positive, finite number of USD"),

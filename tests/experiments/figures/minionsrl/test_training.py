@@ -159,33 +159,38 @@ def test_trained_schedulers_are_found_by_name(tmp_path: Path) -> None:
             "CartPole-v1",
             "Hopper-v4-authors-0.0003-time-fine-tuned",
             "CartPole-v1-authors-time",
-            "CartPole-v1-authors-0.001-cost",
+            "CartPole-v1-authors-cost",
             "CartPole-v1-tuned-time",
         )
     ):
         Learned.untrained(most=minionsrl.ACTORS, seed=0, hold=seed + 1).save(folder / f"{name}.npz")
     holds = {
         testbed: {name: one.hold for name, one in training.learned("CartPole-v1", testbed).items()}
-        for testbed in ("tuned", "authors", "authors-0.001")
+        for testbed in ("tuned", "authors")
     }
     assert holds == {
         "tuned": {"learned, for time": 5},
-        "authors": {"learned, for time": 3},
-        "authors-0.001": {"learned, for cost": 4},
+        "authors": {"learned, for time": 3, "learned, for cost": 4},
     }
     elsewhere = {
         name: {kind: one.hold for kind, one in training.learned("Hopper-v4", name).items()}
         for name in minionsrl.testbeds_of("Hopper-v4")
     }
-    fine_tuned = {"learned, for time, fine-tuned": 2, "learned, for time, on CartPole-v1": 3}
-    assert elsewhere == {"tuned": {"learned, for time, on CartPole-v1": 5}, "authors-0.0003": fine_tuned}
+    assert elsewhere == {
+        "tuned": {"learned, for time, on CartPole-v1": 5},
+        "authors-0.0003": {
+            "learned, for time, fine-tuned": 2,
+            "learned, for time, on CartPole-v1": 3,
+            "learned, for cost, on CartPole-v1": 4,
+        },
+    }
     costs = {one.name: one.limits.cost for one in training._variants("CartPole-v1") if one.limits}
     assert {name: cost for name, cost in costs.items() if np.isfinite(cost)} == {
         "tuned: learned, for time": minionsrl.BUDGETS["CartPole-v1", "tuned"],
         "authors: learned, for time": minionsrl.BUDGETS["CartPole-v1", "authors"],
-        "authors-0.001: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors-0.001"],
+        "authors: learned, for cost": minionsrl.BUDGETS["CartPole-v1", "authors"],
     }
-    every = 3 * (len(training.SCHEDULES) + len(BASELINES)) + sum(
+    every = 2 * (len(training.SCHEDULES) + len(BASELINES)) + sum(
         map(len, (*training.BEST.values(), *training.NEXT.values()))
     )
     assert len(costs) == every + 6
