@@ -136,8 +136,8 @@ GRADIENTS = 30
 #: Learning rate of the authors' learner. Source: MinionsRL (AAAI 2024), Table 1.
 AS_PUBLISHED = 5e-5
 #: The learning rate with which it is run on MuJoCo, where the published one needs more rounds than we can afford: the
-#: faster of 0.0003 and 0.001, with fragments of 128 steps, for runs with all actors, by the median time to the target on
-#: the seeds 100 and 101 (on Hopper, tested by the last 32 episodes).
+#: faster of 0.0003 and 0.001, with fragments of 128 steps, for runs with all actors, by the median time to the target
+#: on the seeds 100 and 101 (on Hopper, tested by the last 32 episodes).
 RATES: Mapping[str, float] = {"Hopper-v4": 0.0003, "HalfCheetah-v4": 0.0003}
 #: Seconds of its gradient on the whole batch. Assumption: slightly more than of one on a minibatch.
 WHOLE_GRADIENT = 0.013
