@@ -235,6 +235,17 @@ def counts(**numbers: Any) -> None:
             raise ValueError(f"{name}={number!r} is not a positive whole number")
 
 
+def key(**keys: Any) -> None:
+    """Raises a TypeError unless every argument is one key of `jax.random`, typed or raw; checks traced ones, too."""
+    for name, one in keys.items():
+        dtype = getattr(one, "dtype", None)
+        typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        if not typed and dtype != np.uint32:
+            raise TypeError(f"{name}={one!r} is not a key: pass jax.random.key(0), for example")
+        if jnp.ndim(one) != (0 if typed else 1):
+            raise TypeError(f"{name} has shape {jnp.shape(one)}: pass one key, such as {name}[0]")
+
+
 def seed(**seeds: Any) -> None:
     """Raises unless every seed is an integer in [0, 2**31), the range that all underlying libraries accept."""
     whole(at_least=0, **seeds)

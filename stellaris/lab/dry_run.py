@@ -41,7 +41,7 @@ from stellaris.systems.session import Keys, Session
 from stellaris.systems.staleness_control import StalenessControl
 from stellaris.systems.stellaris import Stellaris
 from stellaris.systems.system import System
-from stellaris.systems.workload import Budget, Workload
+from stellaris.systems.workload import Budget, Workload, check_types
 from stellaris.types import NDArray, Trajectory, Tree
 
 #: The systems whose programs have a dry counterpart below.
@@ -76,8 +76,8 @@ def dry_run(
 
     Raises:
       LookupError: if a function that the system needs is not deployed.
-      TypeError: if the system is not one of these five, the environment is not written in JAX, or `prices` is a single
-        sheet.
+      TypeError: if an argument has another type, the system is not one of these five, the environment is not written in
+        JAX, or `prices` is a single sheet.
       ValueError: if the order of events depends on results, as with a target return, a scheduler, or a `Measured`
         compute time; or if the budget limits cost, the workload restarts its environments, or two price sheets have the
         same name.
@@ -93,6 +93,7 @@ def dry_run(
       >>> schedule.updates, schedule.seconds[:3].round(2).tolist()
       (2, [0.0, 1.16, 2.32])
     """
+    check_types(workload, budget, None)
     as_jax(workload.environment)
     check_sheets(prices)
     run_dry(system, workload, platform=platform, budget=budget, seed=seed)

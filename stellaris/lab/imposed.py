@@ -98,6 +98,7 @@ class Logged:
       values: the ages, which may be fractional for data: the mean age of each batch's samples.
 
     Raises:
+      TypeError: if they are no sequence of numbers.
       ValueError: if there are no ages, or one is negative or not finite.
 
     Example:
@@ -108,8 +109,11 @@ class Logged:
     values: Sequence[float] | NDArray
 
     def __post_init__(self) -> None:
+        if isinstance(self.values, str) or not isinstance(self.values, Sequence | np.ndarray):
+            raise TypeError(f"values={self.values!r} is no sequence of ages: pass [{self.values}] for one")
         if len(self.values) == 0:
             raise ValueError("values is empty: give at least one age")
+        checks.single(**{f"values[{i}]": age for i, age in enumerate(self.values)})
         wrong = [(i, age) for i, age in enumerate(self.values) if not 0 <= age < math.inf]
         if wrong:
             raise ValueError(f"values[{wrong[0][0]}]={wrong[0][1]} is not an age: give finite numbers of at least 0")

@@ -55,7 +55,7 @@ def select(
       `check`. A trajectory of weight 0 is drawn only by `"uniform"`.
 
     Raises:
-      TypeError: if `replace` is neither True nor False.
+      TypeError: if `replace` is neither True nor False, or `key` is not one key.
       ValueError: if `by` is unknown, `count` is below 1 or exceeds the capacity without replacement, or the table is
         sharded.
 
@@ -77,6 +77,7 @@ def select(
     check_one(table)
     shards = 1 if axis is None else jax.lax.axis_size(axis)
     check_count(table.capacity * shards, count, by=by, replace=replace)
+    checks.key(key=key)
     selection: Selection = _select(table, key, count, by, replace, axis)
     return selection
 

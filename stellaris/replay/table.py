@@ -481,6 +481,8 @@ def unfit(values: NDArray, dtype: Any) -> NDArray:
 
 def _check_columns(table: Table, columns: Mapping[str, Array]) -> int:
     """Raises unless a batch has exactly the table's columns; returns its number of steps."""
+    if not isinstance(columns, Mapping):
+        raise TypeError(f"columns is a {type(columns).__name__}: pass a mapping with {', '.join(table.columns)}")
     missing = sorted({*table.columns} - {*columns})
     unknown = sorted({*columns} - {*table.columns})
     if missing or unknown:

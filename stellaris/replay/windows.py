@@ -74,6 +74,7 @@ def random_steps(
       Steps `[k]`; a trajectory's first step is 0.
 
     Raises:
+      TypeError: if `key` is not one key.
       ValueError: if the table is sharded.
 
     Example:
@@ -86,6 +87,7 @@ def random_steps(
       [0, 1, 2]
     """
     check_one(table)
+    checks.key(key=key)
     shard, row = _place(table, selection.row, axis)
     length = table.length[row]
     if axis is not None:

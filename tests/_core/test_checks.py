@@ -24,6 +24,8 @@ def test_accepted_arguments():
     checks.whole(at_least=0, a=0, b=np.int64(7))
     checks.counts(a=1, b=np.int32(7))
     checks.seed(seed=0, other=2**31 - 1)
+    checks.key(a=jax.random.key(0), b=jax.random.PRNGKey(1), c=jax.random.key(0, impl="rbg"))
+    jax.vmap(lambda one: checks.key(a=one) or one)(jax.random.split(jax.random.key(0), 3))
     assert checks.given(a=None, b=0, c=False) == {"b": 0, "c": False}
 
 
@@ -70,6 +72,11 @@ def test_accepted_arguments():
         (checks.counts, (), {"b": [1]}, ValueError, r"^b=\[1\] is not a positive whole number"),
         (checks.seed, (), {"seed": -1}, ValueError, "seed=-1 is below 0"),
         (checks.seed, (), {"seed": 2**31}, ValueError, r"seed=2147483648 is not below 2\*\*31"),
+        (checks.key, (), {"key": 0}, TypeError, r"^key=0 is not a key: pass jax\.random\.key\(0\)"),
+        (checks.key, (), {"key": None}, TypeError, "^key=None is not a key"),
+        (checks.key, (), {"key": jnp.zeros(2)}, TypeError, "is not a key"),
+        (checks.key, (), {"key": jax.random.split(jax.random.key(0), 3)}, TypeError, r"shape \(3,\): .*key\[0\]$"),
+        (checks.key, (), {"key": jax.random.split(jax.random.PRNGKey(0), 3)}, TypeError, r"^key has shape \(3, 2\)"),
         (checks.seed, (), {"seed": 1.5}, TypeError, r"seed=1\.5 is not a whole number"),
     ],
 )

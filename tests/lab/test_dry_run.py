@@ -30,6 +30,8 @@ SHEET = PriceSheet("demo", {"actor": Rate(per_second=1.0)})
         ({"workload": replace(OWN.workload, restart=True)}, "restart=True is not supported"),
         ({"functions": {"actor": FunctionSpec(Constant(1.0))}}, "function 'learner' is not deployed"),
         ({"functions": dict.fromkeys(("actor", "learner"), FunctionSpec(Measured()))}, "'actor' is Measured"),
+        ({"workload": None}, "workload=None is not a Workload"),
+        ({"budget": 96}, "budget=96 is not a Budget"),
         ({"seed": -1}, "seed=-1"),
         ({"prices": SHEET}, "prices is a single sheet, 'demo'"),
         ({"prices": [SHEET, SHEET]}, "prices: 2 sheets have the name 'demo'"),

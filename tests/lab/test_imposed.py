@@ -98,6 +98,15 @@ def test_logged_ages_are_checked(ages, message):
         Logged(ages)
 
 
+@pytest.mark.parametrize(
+    ("ages", "message"),
+    [(5, r"values=5 is no sequence of ages: pass \[5\]"), (["1"], r"values\[0\]='1' is not a number")],
+)
+def test_logged_ages_are_a_sequence_of_numbers(ages, message):
+    with pytest.raises(TypeError, match=message):
+        Logged(ages)
+
+
 def test_the_ages_of_gradients_are_whole():
     with pytest.raises(ValueError, match=r"gradients=.* has the age 0.5: the ages of gradients, and in Mixed, are"):
         imposed(2, actors=1, gradients=Logged([0.5]))

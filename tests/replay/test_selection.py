@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from stellaris.replay import Selection, check, importance_weights, init, insert, reweigh, select, update_weights
+from stellaris.replay import (
+    Selection,
+    check,
+    importance_weights,
+    init,
+    insert,
+    random_steps,
+    reweigh,
+    select,
+    update_weights,
+)
 from stellaris.replay.table import FAULTS
 
 CAPACITY = 5
@@ -178,6 +188,14 @@ def test_errors(four, count, more, error, message, traced):
 
     with pytest.raises(error, match=re.escape(message)):
         (jax.jit(chosen) if traced else chosen)(four)
+
+
+def test_the_key_of_a_draw_is_checked(four):
+    """It is the argument that is named, and not JAX's implementation of keys."""
+    with pytest.raises(TypeError, match=r"^key=0 is not a key: pass jax\.random\.key\(0\)"):
+        select(four, 0, 2)
+    with pytest.raises(TypeError, match=r"^key=None is not a key"):
+        random_steps(four, select(four, jax.random.key(0), 2), None)
 
 
 def test_importance_weights_are_schauls():

@@ -214,6 +214,7 @@ CONVERT = "'reward' has dtype int32: the table has float32; convert it, such as 
     ("columns", "more", "message"),
     [
         ({}, {}, "column 'reward' is missing: the table has reward"),
+        (None, {}, "columns is a NoneType: pass a mapping with reward"),
         (zeros(1, 4) | {"x": np.zeros((1, 4))}, {}, "column 'x' is unknown"),
         (zeros(4), {}, "'reward' has shape (4,): expected [batch, steps, ...]"),
         (zeros(1, 4, 2), {}, "'reward' has shape (1, 4, 2): expected"),
