@@ -66,8 +66,12 @@ those. Outcomes are those above. Question:
 
 15. Is Stellaris behind synchronous PPO and behind one PPO learner there as well, all with larger minibatches?
 
-(Added later on 2026-12-01: question 13 was answered. The runs of 14 and 15 were not made that day: other runs took the
-time.)
+(Added later on 2026-12-01: question 13 was answered. The runs of 14 and 15 were not made in that session: other runs
+took the time. They were made in the next.)
+
+Registered later on 2026-12-01, before their first run: the same three systems on Walker2d-v4, seeds 0 to 9. Question:
+
+16. Is the answer to question 15 the same there?
 """
 
 from collections.abc import Sequence
