@@ -78,7 +78,7 @@ def test_at_equal_time():
         f"with IMPACT's loss {paid(with_impact)} times.",
     )
     short = times(end[own]), times(behind(own, one_learner))
-    assert not missing("README.md", f"it has {short[0]} the return of synchronous PPO, and {short[1]} that of")
+    assert not missing("README.md", f"At the end it has {short[0]}, and {short[1]} that of asynchronous actors")
     ranked = sorted(runs, key=lambda name: -float(mid(runs[name], "final_return", ".1f")))
     assert ranked == [one_learner, "IMPACT", "synchronous", with_impact, own, "asynchronous actors"]
     tuned = {row[0]: float(middle(row[2].replace(",", ""))) for row in TABLES["tuned-for-equal-time"]().rows}
@@ -124,7 +124,7 @@ def test_further_seeds_at_equal_time():
     )
     both = [times(f"{behind[name]:.2f}") for name in (own, with_impact)]
     assert not missing(
-        "README.md", f"on 24 seeds, it has {both[0]} that of synchronous PPO, or {both[1]} with IMPACT's loss;"
+        "README.md", f"(24 seeds) it has {both[0]} the return of synchronous PPO, or {both[1]} with IMPACT's loss;"
     )
 
 
