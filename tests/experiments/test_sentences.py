@@ -39,6 +39,7 @@ from tests.experiments.committed import (
 from tests.experiments.csv_rows import rows
 
 SYSTEMS = ("synchronous", "stellaris")
+MEAN_AND_END = ("mean_return", "final_return")
 
 
 def test_the_readme():
@@ -219,7 +220,7 @@ def test_at_equal_time_with_larger_minibatches():
     folder = SMALL / "stellaris-equal-time"
     of = {
         name: runs
-        for which in ("more", "beyond", "rivals", "last")
+        for which in ("more", "beyond", "rivals", "last", "2048")
         for name, runs in by_variant(folder / f"Hopper-v4-{which}").items()
     }
     synchronous, one_learner = (
@@ -231,12 +232,13 @@ def test_at_equal_time_with_larger_minibatches():
 
     def ratios(name, other):
         found = []
-        for column in ("mean_return", "final_return"):
+        for column in MEAN_AND_END:
             others = {row["seed"]: float(row[column]) for row in of[other]}
             found.append(estimate([float(row[column]) / others[row["seed"]] for row in of[name]]))
         return found
 
-    for name in (own, slower):
+    largest = "stellaris: 0.0003, 2048 items, sampling on"
+    for name in (own, slower, largest):
         assert all(one.high < 1 for other in (synchronous, one_learner) for one in ratios(name, other))
     against, actors, level = ratios(own, synchronous), ratios(own, one_learner), ratios(one_learner, synchronous)
     assert all(one.low < 1 < one.high for one in level)
@@ -275,10 +277,42 @@ def test_at_equal_time_with_larger_minibatches():
         f"It is not shown: {level[0]:.2f} in the mean, and {level[1]:.2f} at the end. Of Stellaris with the larger "
         f"minibatch it has {ahead[0]:.2f} times the return in the mean and {ahead[1]:.2f} at the end, so it is ahead.",
     )
+    assert [int(row["seed"]) for row in of[largest]] == [*range(10, 24)]
+    less, level = ratios(largest, own)
+    assert less.high < 1
+    assert level.low < 1 < level.high
+    assert not missing(
+        STELLARIS,
+        f"No. It is behind in the mean, {less:.2f}, and not shown to differ at the end, {level:.2f}.",
+    )
     assert not missing("docs/architectures.md", f"and {first} times in the mean if both have")
     assert not missing(
         "README.md",
         f"with larger minibatches for both, which the grids lacked, {times(f'{against[0]:.2f}')}.",
+    )
+
+
+def test_at_equal_time_with_larger_minibatches_elsewhere():
+    """The registered answers, recomputed from the runs."""
+    of = by_variant(SMALL / "stellaris-equal-time" / "HalfCheetah-v4-beyond", "HalfCheetah-v4")
+    own, synchronous, one_learner = (
+        next(name for name in of if name.startswith(f"{system}: "))
+        for system in ("stellaris", "synchronous", "asynchronous actors, PPO")
+    )
+    assert all([int(row["seed"]) for row in runs] == [*range(10)] for runs in of.values())
+
+    def ratio(name, other, column):
+        return estimate([float(a[column]) / float(b[column]) for a, b in zip(of[name], of[other], strict=True)])
+
+    behind = [ratio(own, other, column) for column in MEAN_AND_END for other in (synchronous, one_learner)]
+    control = ratio(one_learner, synchronous, "final_return")
+    assert max(one.high for one in (*behind, control)) < 1
+    mean, end = behind[:2], behind[2:]
+    assert not missing(
+        STELLARIS,
+        f"Yes: {mean[0]:.2f} and {mean[1]:.2f} times in the mean over the 60 s, {end[0]:.2f} and {end[1]:.2f} times at "
+        "the end.",
+        f"is behind it at the end with the larger minibatches, {control:.2f}:",
     )
 
 
@@ -757,7 +791,8 @@ def test_neighbouring_seeds():
         for study in (
             *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
             *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
-            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last")),
+            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last", "2048")),
+            "stellaris-equal-time/HalfCheetah-v4-beyond",
             *(f"tuning/{which}" for which in ("beyond", "rivals", "larger", "parts")),
             "tuning-steps/at-equal-time",
         )

@@ -390,8 +390,7 @@ def test_by_the_newest_policy_on_both_tasks():
         "docs/corrections.md",
         "by the newest policy, on eight seeds of CartPole and Acrobot, neither is above PPO at these lags, and the "
         "probability mask is below it at 32 on CartPole",
-        "by the newest policy M2PO's clip at one of 20, where all sixteen methods are, and the probability mask at "
-        "two",
+        "by the newest policy M2PO's clip at one of 20, where all sixteen methods are, and the probability mask at two",
     )
 
 

@@ -450,8 +450,8 @@ def test_hopper_with_the_tuned_learner() -> None:
     home = SMALL / "minionsrl-training"
     table = {row["actors"]: row for row in tables.rows_of("small/minionsrl-training/hopper-tuned")}
     assert {row["reached"] for name, row in table.items() if name not in ("IMPACT", training.LEARNED)} == {"20 of 20"}
-    eight, four, sixteen = (
-        [shown(table[name][f"{spent} / all"]) for spent in ("s", "USD")] for name in ("8", "4", "16")
+    eight, four, sixteen, twelve, most = (
+        [shown(table[name][f"{spent} / all"]) for spent in ("s", "USD")] for name in ("8", "4", "16", "12", "24")
     )
     runs = [row for part in ("", "-played-on") for row in rows(home / f"hopper-tuned{part}" / "runs.csv")]
     of: dict[str, dict[str, dict[str, str]]] = {}
@@ -477,7 +477,8 @@ def test_hopper_with_the_tuned_learner() -> None:
     assert not missing(
         PAGE,
         f"8 actors take {eight[0]} and {eight[1]}, 4 actors {four[0]} and {four[1]}, and 16 actors {sixteen[0]} and "
-        f"{sixteen[1]}.",
+        f"{sixteen[1]}; 12 and 24 actors, which ran later, take {twelve[0]} and {twelve[1]}, and {most[0]} and "
+        f"{most[1]}.",
         f"{round(steps[0], -3):,.0f} with 32 and {round(steps[1], -3):,.0f} with 8,",
         f"which cost {sum(float(row['cost']) for row in episodes):.2f} USD, and 40 held-out runs) chooses "
         f"{table[training.LEARNED]['mean actors']} actors on average, and reaches the target within its budget, "

@@ -13,7 +13,9 @@ _EQUAL_TIME = (
     "/Hopper-v4-beyond",
     "/Hopper-v4-rivals",
     "/Hopper-v4-last",
+    "/Hopper-v4-2048",
     "/HalfCheetah-v4",
+    "/HalfCheetah-v4-beyond",
     "/Walker2d-v4",
     "/Humanoid-v4",
 )

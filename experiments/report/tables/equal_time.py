@@ -180,26 +180,50 @@ def beyond_the_grid() -> Table:
 
 def larger() -> Table:
     """Returns the systems with settings beyond their grids, most with larger minibatches, on more seeds of Hopper."""
-    folders = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("more", "beyond", "rivals", "last")]
-    groups = {variant: of for one in folders for variant, of in one.items()}
-    rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]
+    several = ("more", "beyond", "rivals", "last", "2048")
+    groups = {name: of for which in several for name, of in runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4").items()}
     lines = []
-    own = [name for name in groups if name.startswith("stellaris: ")]
-    for name in [*(name for of in folders[-2:] for name in of if name not in own), *own]:
+    for name in sorted((name for name in groups if ": " in name), key=_place):
         system, _, setting = name.partition(": ")
         chosen = _against(groups[name], groups[system], _MEAN) if system in groups else ""
-        ratios = (_against(groups[name], groups[rival], column) for column in (_MEAN, _FINAL) for rival in rivals)
-        returns = (f"{estimated(groups[name], column):,.0f}" for column in (_FINAL, _MEAN))
+        returns, ratios = _against_larger(name, groups)
         lines.append((_LABELS[system], setting, *returns, chosen, *ratios))
-    to = ("to synchronous, 2,048", "to one PPO learner, 2,048")
-    seeds = {len(of) for of in folders[-1].values()}
-    means = ("mean return", "ratio of means to the chosen setting", *to)
-    headings = (f"{max(seeds)} seeds", "setting", "return after 60 s", *means, *(f"{name}, after 60 s" for name in to))
+    seeds = {len(of) for of in groups.values()}
+    means, ends = ("mean return", "ratio of means to the chosen setting", *_TO), (f"{one}, after 60 s" for one in _TO)
+    headings = (f"{max(seeds)} seeds", "setting", "return after 60 s", *means, *ends)
     return Table(headings, lines, left=("setting",))
 
 
-#: The rivals' larger minibatches, to which the table of larger ones compares.
+def larger_elsewhere() -> Table:
+    """Returns three systems with larger minibatches on other tasks than Hopper."""
+    lines, seeds = [], set()
+    for environment in ("HalfCheetah-v4",):
+        groups = runs(f"{_STUDY}/{environment}-beyond", environment)
+        for i, name in enumerate(sorted(groups, key=_place)):
+            system, _, setting = name.partition(": ")
+            returns, ratios = _against_larger(name, groups)
+            lines.append(("" if i else environment, _LABELS[system], setting, *returns, *ratios))
+            seeds.add(len(groups[name]))
+    means, ends = ("mean return", *(f"ratio of means {one}" for one in _TO)), (f"{one}, after 60 s" for one in _TO)
+    headings = (f"{max(seeds)} seeds", "system", "setting", "return after 60 s", *means, *ends)
+    return Table(headings, lines, left=("system", "setting"))
+
+
+#: The rivals' larger minibatches, to which the tables of larger ones compare, and their headings.
 _LARGER = {"synchronous": "0.0003, 10 x 2048", _CONTROL: "0.0006, 2048 items, sampling on"}
+_TO = ("to synchronous, 2,048", "to one PPO learner, 2,048")
+
+
+def _place(name: str) -> int:
+    """Returns the place of a system's setting in the tables: that of the system."""
+    return [*_LABELS].index(name.partition(": ")[0])
+
+
+def _against_larger(name: str, groups: Mapping[str, Sequence[Mapping[str, str]]]) -> tuple[list[str], list[str]]:
+    """Returns a setting's returns, at the end and in the mean, and its ratios to the rivals' larger minibatches."""
+    rivals = [groups[f"{system}: {setting}"] for system, setting in _LARGER.items()]
+    returns = [f"{estimated(groups[name], column):,.0f}" for column in (_FINAL, _MEAN)]
+    return returns, [_against(groups[name], of, column) for column in (_MEAN, _FINAL) for of in rivals]
 
 
 def _up_to_target(row: Mapping[str, str]) -> str:

@@ -137,7 +137,7 @@ _CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
     for place, parts in {
         "hopper": ("baselines", "baselines-more", "impact"),
-        "hopper-tuned": ("impact",),
+        "hopper-tuned": ("more", "impact"),
         "halfcheetah": ("more", "baselines", "baselines-more", "impact"),
     }.items()
 }
@@ -176,9 +176,19 @@ def places(place: str) -> Sequence[str]:
 
 
 def rows_of(place: str) -> Sequence[Mapping[str, str]]:
-    """Returns the rows of a place's table, which is computed anew from the runs if others continue them."""
+    """Returns the rows of a place's table, the fixed numbers of actors of each testbed first.
+
+    The table is computed anew from the runs if others continue them.
+    """
     folders = places(place)
-    return pooled(*folders) if len(folders) > 1 else rows(f"{place}/table.csv")
+    found = pooled(*folders) if len(folders) > 1 else rows(f"{place}/table.csv")
+    testbeds = [*dict.fromkeys((row["environment"], row["testbed"]) for row in found)]
+
+    def order(row: Mapping[str, str]) -> tuple[int, float]:
+        fixed = float(row["actors"]) if row["actors"].isdigit() else 0.0
+        return testbeds.index((row["environment"], row["testbed"])), -fixed
+
+    return sorted(found, key=order)
 
 
 def pooled(*places: str) -> Sequence[Mapping[str, str]]:
