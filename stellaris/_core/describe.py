@@ -10,14 +10,17 @@ import json
 import math
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 #: Arrays with more elements than this are described by a digest.
 _WRITTEN_OUT = 64
+#: What holds no code.
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, jax.Array, types.ModuleType)
 #: A memory address in a `repr`; it differs between processes, so it is removed.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -87,11 +90,10 @@ def _described(value: Any, inside: tuple[int, ...]) -> Any:
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _array(np.asarray(value))
     if id(value) in inside:
         return "(itself)"
-    return _compound(value, functools.partial(_described, inside=(*inside, id(value))))
+    of = functools.partial(_described, inside=(*inside, id(value)))
+    return _array(value, of) if isinstance(value, np.ndarray | np.generic | jax.Array) else _compound(value, of)
 
 
 def _compound(value: Any, of: Any) -> Any:
@@ -100,10 +102,7 @@ def _compound(value: Any, of: Any) -> Any:
     if isinstance(value, type):
         return _name(value)
     if dataclasses.is_dataclass(value):
-        # A field that is neither shown nor compared is a cache.
-        kept = [field.name for field in dataclasses.fields(value) if field.repr or field.compare]
-        fields = {name: getattr(value, name) for name in kept}
-        return {"type": type(value).__name__, **{name: of(item) for name, item in fields.items()}}
+        return {"type": type(value).__name__, **{name: of(item) for name, item in _fields(value).items()}}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         fields = dict(zip(value._fields, value, strict=True))
         return {"type": type(value).__name__, **{name: of(item) for name, item in fields.items()}}
@@ -120,15 +119,35 @@ def _compound(value: Any, of: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):
         wrapped = getattr(value, "__wrapped__", None)  # set by `jax.jit` and `functools.cache`
         return of(wrapped) if isinstance(wrapped, types.FunctionType) else _name(value)
-    if _ADDRESS.search(repr(value)) and (attributes := _attributes(value)):
-        return {"type": _name(type(value)), **of(attributes)}
-    return _ADDRESS.sub("", repr(value))
+    if isinstance(value, enum.Enum):
+        return repr(value)
+    if isinstance(value, np.random.Generator):
+        return {"type": _name(type(value)), **of(value.bit_generator.state)}
+    # The slots of an object that has a text of its own, such as a path, may be caches. Attributes are no part of such a
+    # text if its author left them out, so they are always described.
+    own = _attributes(value) if _ADDRESS.search(repr(value)) else _dictionary(value)
+    return {"type": _name(type(value)), **of(own)} if own else _ADDRESS.sub("", repr(value))
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Returns a dataclass's fields; one that is neither shown nor compared is a cache, and left out."""
+    return {
+        field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.repr or field.compare
+    }
 
 
 def _attributes(value: Any) -> dict[str, Any]:
     """Returns an object's attributes, in its dictionary and in the slots of its classes."""
     slots = [name for cls in type(value).__mro__ for name in _named_slots(cls) if hasattr(value, name)]
-    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
+    return {name: getattr(value, name) for name in slots} | _dictionary(value)
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    """Returns the attributes in an object's dictionary, without those that its class computes once and keeps there."""
+    cached = {
+        name for cls in type(value).__mro__ for name, x in vars(cls).items() if isinstance(x, functools.cached_property)
+    }
+    return {name: x for name, x in getattr(value, "__dict__", {}).items() if name not in cached}
 
 
 def _named_slots(cls: type) -> Sequence[str]:
@@ -160,15 +179,52 @@ def _captured(function: types.FunctionType) -> dict[str, Any]:
 
 
 def methods(value: Any) -> str:
-    """Returns a digest of the code of a value's classes: methods and constants, and what these use of their module."""
+    """Returns a digest of the code of a value, and of all objects, classes and functions that it holds.
+
+    The code of a class is its methods and constants, and what these use of their module.
+    """
     seen: set[types.FunctionType] = set()
+    held = [*_objects(value, {})]
+    classes = dict.fromkeys(one if isinstance(one, type) else type(one) for one in held)
     written = {
-        f"{of.__qualname__}.{name}": _written(one, seen)
-        for of in type(value).__mro__
+        f"{_name(of)}.{name}": _written(one, seen)
+        for cls in classes
+        for of in cls.__mro__
+        if of.__module__ != "builtins"
         for name, one in vars(of).items()
         if callable(one) or not name.startswith("__")
     }
-    return digest(written)
+    return digest([written, [_written(one, seen) for one in held if isinstance(one, types.FunctionType)]])
+
+
+def _objects(value: Any, met: dict[int, Any]) -> Iterator[Any]:
+    """Yields a value and all that it holds, each once: fields, attributes, items, and what functions capture."""
+    if isinstance(value, _PLAIN) or id(value) in met:
+        return
+    met[id(value)] = value  # which keeps it, so that no other object gets its address
+    yield value
+    for one in _contents(value):
+        yield from _objects(one, met)
+
+
+def _contents(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, Set):
+        return sorted(value, key=repr)
+    if isinstance(value, type):
+        return ()
+    if isinstance(value, Sequence):
+        return value
+    if isinstance(value, functools.partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    if isinstance(value, types.FunctionType):
+        return _captured(value).values()
+    if callable(value) and hasattr(value, "__wrapped__"):  # set by `jax.jit` and `functools.cache`
+        return (value.__wrapped__,)
+    return (_fields(value) if dataclasses.is_dataclass(value) else _attributes(value)).values()
 
 
 def _written(value: Any, seen: set[types.FunctionType]) -> Any:
@@ -225,10 +281,14 @@ def _name(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}"
 
 
-def _array(array: Any) -> Any:
-    if array.dtype == object:
-        return _ADDRESS.sub("", repr(array))
-    if array.size > _WRITTEN_OUT:
-        digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
-        return {"type": "array", "shape": list(array.shape), "dtype": str(array.dtype), "sha256": digest}
-    return _described(array.tolist(), ())
+def _array(value: Any, of: Any) -> Any:
+    """Describes an array by its shape, type and numbers, or their digest; a single number as itself."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return {"type": "keys", "of": str(jax.random.key_impl(value)), "data": of(jax.random.key_data(value))}
+    array = np.asarray(value)
+    if array.ndim == 0:
+        return of(array.item())
+    kind = {"type": "array", "shape": list(array.shape), "dtype": str(array.dtype)}
+    if array.dtype == object or array.size <= _WRITTEN_OUT:
+        return kind | {"values": of(array.tolist())}
+    return kind | {"sha256": hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]}

@@ -117,7 +117,7 @@ def write(
     """
     tables.check_one(table)
     check_write(table, row, columns, length=length, weight=weight, version=version)
-    changed: Table = _write(table, *tables.owned((row, dict(columns), length, weight, version)), axis)
+    changed: Table = _write(table, *tables.owned((row, dict(columns), length, tables.real(weight), version)), axis)
     return changed
 
 

@@ -156,7 +156,7 @@ def insert(
             f"columns have {batch} trajectories, which cannot be split evenly over {over.number} devices; insert a "
             f"multiple of {over.number}"
         )
-    changed: Table = _insert(table, *tables.owned((dict(columns), length, weight, version)), over, removal)
+    changed: Table = _insert(table, *tables.owned((dict(columns), length, tables.real(weight), version)), over, removal)
     return changed
 
 
@@ -345,7 +345,7 @@ def write(
       3.0
     """
     rows.check_write(_whole(table), row, columns, length=length, weight=weight, version=version)
-    row, new, given = tables.owned((row, dict(columns), (length, weight, version)))
+    row, new, given = tables.owned((row, dict(columns), (length, tables.real(weight), version)))
     changed: Table = _write(table, jnp.asarray(row), new, given, over)
     return changed
 

@@ -335,11 +335,13 @@ class SharedTable:
         windows.check_windows(self._shapes, selection, windows_, step)
         row = np.asarray(selection.row)
         steps = np.broadcast_to(np.asarray(step, np.int32), row.shape)
-        sound = int(selection.faults) == 0
+        # NumPy would take a negative row from the end, and raise for one beyond the table: neither is a trajectory.
+        there = (int(selection.faults) == 0) & (row >= 0) & (row < len(self._length))
+        row = np.where(there, row, 0)
         values, mask, spans = {}, {}, {}
         with self._locked(change=False):
-            length = np.where(sound, self._length[row], 0)
-            version = np.where(sound, self._version[row], 0)
+            length = np.where(there, self._length[row], 0)
+            version = np.where(there, self._version[row], 0)
             for name, window in windows_.items():
                 source, mask[name] = windows.span(window, steps, length)
                 column = self._columns[window.column]

@@ -178,10 +178,7 @@ def insert(
     """
     check_one(table)
     length = check_batch(table, columns, length=length, weight=weight, version=version, removal=removal)
-    # A whole number beyond int32 is a valid weight, and not a valid argument of a compiled function.
-    if isinstance(weight, int | np.integer | np.ndarray):
-        weight = np.asarray(weight, float)
-    changed: Table = _insert(table, *owned((dict(columns), length, weight, version)), removal)
+    changed: Table = _insert(table, *owned((dict(columns), length, real(weight), version)), removal)
     return changed
 
 
@@ -405,6 +402,11 @@ def owned(arguments: Any) -> Any:
       arguments: a tree of arrays and numbers, for a jitted function.
     """
     return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, arguments)
+
+
+def real(weight: Any) -> Any:
+    """Makes whole weights real: one beyond int32 is valid, but a compiled function would wrap it or refuse it."""
+    return np.asarray(weight, float) if isinstance(weight, int | np.integer | np.ndarray) else weight
 
 
 def check_batch(

@@ -4,9 +4,11 @@ import functools
 import json
 import math
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -38,6 +40,20 @@ class _Slots:
 
     def __init__(self, x: int) -> None:
         self.x = x
+
+
+class _Named:
+    """Has a text of its own, which leaves out what it holds."""
+
+    def __init__(self, x: int) -> None:
+        self.x = x
+
+    def __repr__(self) -> str:
+        return "_Named()"
+
+    @functools.cached_property
+    def twice(self) -> int:
+        return 2 * self.x
 
 
 @dataclass(frozen=True)
@@ -105,6 +121,15 @@ def test_what_acts_alike_is_described_alike() -> None:
     assert repr(one) != repr(other)
     assert _different(_member(one), _member(other)) == []
     assert _calls_what_is_not_there_yet() == _calls_what_is_not_there_yet()
+    used = _Named(1)
+    assert used.twice == 2
+    assert _different(used, _Named(1)) == []
+    assert _different(np.float32(0.5), jnp.asarray(0.5)) == []
+    path = Path("a", "b")
+    before = describe(path)
+    assert hash(path)
+    assert path.parts
+    assert describe(path) == before
 
 
 @pytest.mark.parametrize(
@@ -127,6 +152,13 @@ def test_what_acts_alike_is_described_alike() -> None:
         (_Plain(1), _Plain(2), ["x"]),
         (_Slots(1), _Slots(2), ["x"]),
         (_Hidden(1), _Hidden(2), ["x"]),
+        (_Named(1), _Named(2), ["x"]),
+        (np.array([_Plain(1), None], object), np.array([_Plain(2), None], object), ["values[0].x"]),
+        (np.arange(5000).astype(object), np.array([*range(4999), 0], object), ["values[4999]"]),
+        (np.ones(2, np.float32), np.ones(2), ["dtype"]),
+        (np.zeros((0, 2)), np.zeros((0, 3)), ["shape[1]"]),
+        (jax.random.key(0), jax.random.key(1), ["data.values[1]"]),
+        (np.random.default_rng(0), np.random.default_rng(0).spawn(1)[0], ["state.inc", "state.state"]),
     ],
 )
 def test_what_differs_is_named(one: Any, other: Any, where: list[str]) -> None:
@@ -220,6 +252,44 @@ def _default(body):
 def test_the_code_of_a_class_is_all_of_it(make):
     """Not only that of plain methods: an edit of anything that a class holds is seen."""
     first, same, other = (make(body) for body in (lambda x: 2.0 * x, lambda x: 2.0 * x, lambda x: 3.0 * x))
+    assert methods(first) == methods(same) != methods(other)
+
+
+def _task(body):
+    class Task:
+        def reward(self, x):
+            return body(x)
+
+    return Task()
+
+
+_HOLDS = {
+    "a field": lambda one: _Hidden(one),
+    "an attribute": lambda one: _Named(one),
+    "an item": lambda one: {"a": [one]},
+    "an argument": lambda one: functools.partial(print, one),
+    "a captured value": lambda one: lambda: one,
+    "its class": lambda one: _Hidden(type(one)),
+    "a method": lambda one: _Hidden(one.reward),
+}
+
+
+@pytest.mark.parametrize("holds", _HOLDS)
+def test_the_code_of_what_a_value_holds_belongs_to_it(holds):
+    first, same, other = (_task(body) for body in (lambda x: 2.0 * x, lambda x: 2.0 * x, lambda x: 3.0 * x))
+    if holds == "its class":  # whose code does not capture the function, as that of an object does
+        type(other).extra = 1.0
+    first, same, other = (methods(_HOLDS[holds](one)) for one in (first, same, other))
+    assert first == same != other
+
+
+def test_the_code_of_a_named_function_in_a_field():
+    """Its description is its name alone."""
+    first, same, other = ({}, {}, {})
+    for written, rate in ((first, 1e-3), (same, 1e-3), (other, 1e-1)):
+        exec(f"def rate(step):\n    return {rate}", written)
+    first, same, other = (PPO(learning_rate=written["rate"]) for written in (first, same, other))
+    assert describe(first) == describe(other)
     assert methods(first) == methods(same) != methods(other)
 
 

@@ -91,6 +91,18 @@ def test_it_does_what_a_table_on_the_device_does(tmp_path, removal):
 
 
 @pytest.mark.slow
+def test_rows_that_are_not_there(tmp_path):
+    """As on the device, a row below 0 or beyond the table is no trajectory, and its masks are false."""
+    table = replay.init(SPEC, capacity=CAPACITY, length=LENGTH)
+    own = shared.create(tmp_path, SPEC, capacity=CAPACITY, length=LENGTH)
+    columns = batch_of(np.random.default_rng(0), CAPACITY)
+    own.insert(columns)
+    rows = jnp.array([-1, 0, CAPACITY], jnp.int32)
+    drawn = replay.Selection(rows, jnp.ones(3), jnp.zeros((), jnp.int32))
+    equal(own.gather(drawn, WINDOWS), replay.gather(replay.insert(table, columns), drawn, WINDOWS))
+
+
+@pytest.mark.slow
 def test_an_empty_table(tmp_path):
     """A selection has a fault, and the masks of its batch are false."""
     table = shared.create(tmp_path, SPEC, capacity=CAPACITY, length=LENGTH)

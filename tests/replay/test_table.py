@@ -103,6 +103,30 @@ def test_every_dtype_is_kept(dtype, shape):
         np.testing.assert_array_equal(np.asarray(table.columns["x"]), values)
 
 
+@pytest.mark.parametrize("weight", [np.array([2**32 + 5, 3, 2**31]), 2**40, np.int64(2**40)])
+def test_whole_weights_beyond_int32(weight):
+    """They are valid in every function that takes weights, and a compiled function would wrap them."""
+    expected = np.broadcast_to(np.float32(weight), 3)
+    over = sharded.Shards(jax.make_mesh((1,), ("data",)))
+    spec = {"reward": jax.ShapeDtypeStruct((), "float32")}
+    row = np.arange(3)
+    for found in (
+        insert(filled(), rewards(1, 2, 3), weight=weight).weight[:3],
+        write(filled(), row, rewards(1, 2, 3), weight=weight).weight[row],
+        sharded.insert(
+            sharded.init(spec, capacity=3, length=LENGTH, over=over), rewards(1, 2, 3), weight=weight, over=over
+        ),
+        sharded.write(
+            sharded.insert(sharded.init(spec, capacity=3, length=LENGTH, over=over), rewards(1, 2, 3), over=over),
+            *(row, rewards(1, 2, 3)),
+            weight=weight,
+            over=over,
+        ),
+    ):
+        weights = found if isinstance(found, jax.Array) else found.weight.ravel()
+        assert sorted(weights.tolist()) == sorted(expected.tolist())
+
+
 def test_weights_by_staleness():
     """Versions 10 to 14, the newest being 14, by a rule that the library has for gradients."""
     table = filled()
