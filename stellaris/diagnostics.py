@@ -241,8 +241,8 @@ def ratio_report(
     Returns:
       A `RatioReport`, without a gradient. Quantiles are interpolated between samples. Quantiles and the effective
       sample fraction are computed from unbounded ratios; in moments and divergences ratios saturate as in
-      `importance_ratio`. If no sample is valid, all are 0 but for a `perplexity_ratio` of 1. verl's `ppl_ratio` is
-      `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")))`.
+      `importance_ratio`. If no sample is valid, all are 0 but for `quantiles` and a `perplexity_ratio` of 1. verl's
+      `ppl_ratio` is `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")))`.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `quantiles` is not a sequence.

@@ -140,7 +140,7 @@ def half_lag(
 
     _check(outcome, lag, seed)
     lags = np.asarray(outcome[lag].values, float) if lag in outcome.coords else None
-    if lags is None or len(lags) < 2 or lags[0] < 0 or (np.diff(lags) <= 0).any():
+    if lags is None or len(lags) < 2 or lags[0] < 0 or not (np.diff(lags) > 0).all():
         raise ValueError(f"outcome[{lag!r}] is {lags}: expected a coordinate with two or more ascending lags")
     checks.between_zero_and_one(level=level)
     ordered = outcome.transpose(..., lag, seed)
@@ -179,3 +179,5 @@ def _check(outcome: "xr.DataArray", *names: Hashable) -> None:
     for name in names:
         if name not in outcome.dims:
             raise ValueError(f"outcome has the dimensions {outcome.dims}, and not {name!r}")
+        if not outcome.sizes[name]:
+            raise ValueError(f"outcome has no values along {name!r}: give at least one")

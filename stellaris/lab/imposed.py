@@ -146,7 +146,7 @@ class Mixed:
         if not self.lags:
             raise ValueError("lags is empty: give a lag for each actor, or fewer, which take turns")
         for i, lag in enumerate(self.lags):
-            if not isinstance(lag, Lag):
+            if isinstance(lag, type) or not isinstance(lag, Lag):
                 raise TypeError(f"lags[{i}]={lag!r} is not a Lag: pass {_LAGS}")
 
     def ages_of(self, n: int, *, actors: int) -> NDArray:
@@ -206,7 +206,7 @@ def imposed(
     if not lags:
         raise ValueError("data is empty: give a lag for each piece of a fragment")
     for name, lag in (*(("data", lag) for lag in lags), ("gradients", gradients)):
-        if not isinstance(lag, Lag | Mixed if name == "data" else Lag | NoneType):
+        if isinstance(lag, type) or not isinstance(lag, Lag | Mixed if name == "data" else Lag | NoneType):
             raise TypeError(f"{name}={lag!r} is not a Lag: pass {_LAGS}")
     batch = np.arange(updates)
     ages_of_data = np.stack([_of_actors(lag, updates, actors) for lag in lags], axis=1)  # [updates, pieces, actors]

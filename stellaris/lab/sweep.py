@@ -141,6 +141,7 @@ def sweep(
                 outcomes.end(*running.next())
             columns = None if path is None else _read(path)
             if columns is not None:
+                check_names(axes, columns)
                 outcomes.report(len(members), 0)
                 outcomes.add(members, columns)
                 continue

@@ -185,6 +185,8 @@ class Empirical:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             try:
+                if [*(reader.fieldnames or ())].count(column) > 1:
+                    raise ValueError(f"{name} has the column {column!r} twice: leave one")
                 if column not in (reader.fieldnames or ()):
                     raise ValueError(f"column={column!r}: {name} has the columns {reader.fieldnames}; name one of them")
                 samples = [_duration(row, column, f"{name}, line {reader.line_num}") for row in reader]

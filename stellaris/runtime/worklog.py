@@ -188,6 +188,8 @@ def _check_columns(name: str, columns: list[str]) -> None:
     if missing := [column for column in _REQUIRED if column not in columns]:
         remedy = "; separate columns by commas" if len(columns) == 1 and missing[0] in columns[0] else ""
         raise ValueError(f"{name} has the columns {columns}: column {missing[0]!r} is missing{remedy}")
+    if twice := [column for column in columns if columns.count(column) > 1]:
+        raise ValueError(f"{name} has the column {twice[0]!r} {columns.count(twice[0])} times: leave one")
     if unknown := [column for column in columns if column not in _READ]:
         raise ValueError(f"{name} has an unknown column {unknown[0]!r}: remove it, or rename it to one of {[*_READ]}")
 

@@ -112,6 +112,7 @@ class Learned:
           width: width of the kernel by which neighbouring numbers share logits; 0 for none.
         """
         _check_most(most)
+        checks.seed(seed=seed)
         policy = policy_for(most)
         params = jax.jit(Policy.init, static_argnums=0)(policy, jax.random.key(seed))
         return Learned(most, jax.tree.map(np.asarray, params), policy.statistics(), hold, width)

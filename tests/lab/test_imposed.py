@@ -58,6 +58,7 @@ def test_small_integers_of_numpy():
         ({"updates": 0, "actors": 1}, "updates=0"),
         ({"updates": 1, "actors": 1.5}, "actors=1.5"),
         ({"updates": 1, "actors": 1, "data": 3}, r"data=3 is not a Lag: pass Constant\(4\)"),
+        ({"updates": 1, "actors": 1, "data": Constant}, r"data=<class .*Constant'> is not a Lag: pass Constant\(4\)"),
     ],
 )
 def test_errors(arguments, message):

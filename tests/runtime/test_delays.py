@@ -174,6 +174,7 @@ def test_durations_from_a_file(tmp_path):
         ("s\n0.5\nfast\n", r"measured.csv, line 3: s='fast' is not a duration in seconds"),
         ("a,s\n1,0.5\n2,0.5\n3,\n", r"measured.csv, line 4: s='' is not a duration in seconds"),
         ("a,s\n1,0.5\n2\n", r"measured.csv, line 3: s=None is not a duration in seconds"),
+        ("s,s\n1,9\n", r"measured.csv has the column 's' twice: leave one"),
         ("a,s\n1,0,5\n", r"measured.csv, line 2: the row has 3 values: expected one for each of \['a', 's'\]"),
         ("s\n", r"measured.csv: column 's' has no durations"),
         (b"s\n0.5\n\xff\n", r"measured.csv cannot be read as CSV: "),

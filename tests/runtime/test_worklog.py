@@ -75,6 +75,7 @@ def test_what_is_saved_is_read(tmp_path):
         ("function,second\nactor,1\n", r"has the columns \['function', 'second'\]: column 'seconds' is missing"),
         ("function,seconds,stalenes\nactor,1,1\n", "unknown column 'stalenes': remove it, or rename it to one of"),
         ("", "column 'function' is missing$"),
+        ("function,seconds,work,seconds\na,1,2,9\n", "has the column 'seconds' 2 times: leave one"),
         (
             "function;seconds\nactor;1\n",
             r"\['function;seconds'\]: column 'function' is missing; separate columns by com",

@@ -110,6 +110,8 @@ def test_neighbours_share_logits() -> None:
             np.testing.assert_allclose(own, raw, atol=1e-6)
     with pytest.raises(ValueError, match=r"width=-0\.1 is negative"):
         Learned.untrained(most=MOST, seed=0, width=-0.1)
+    with pytest.raises(ValueError, match=r"seed=4294967296 is not below 2\*\*31"):
+        Learned.untrained(most=MOST, seed=2**32)
     with pytest.raises(ValueError, match="a kernel needs most <= 4096"):
         Learned.untrained(most=2**12 + 1, seed=0, width=0.25)
 

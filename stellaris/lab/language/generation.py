@@ -113,6 +113,7 @@ class TextPolicy:
     @functools.partial(jax.jit, static_argnames="self")
     def log_probs(self, params: Tree, text: Int[Array, "N L"]) -> Float[JaxArray, "N A"]:
         """The log-probability of each token of the answers, in one pass over whole texts; 0 after an answer's end."""
+        self._check(text)
         answer = jnp.asarray(text)[:, self.task.prompt_length :]
         places = self.task.prompt_length + jnp.arange(self.task.answer_length)
         logits, _ = self.network.apply(params, Observation(places[:, None], jnp.asarray(text)[None]))
@@ -128,12 +129,18 @@ class TextPolicy:
     @functools.partial(jax.jit, static_argnames=("self", "n"))
     def accuracy(self, params: Tree, key: jax.Array, n: int = 1000) -> Float[JaxArray, ""]:
         """The share of exact answers among greedy answers to n fresh prompts."""
+        checks.whole(at_least=1, n=n)
         drawn, unused = jax.random.split(key)
         texts = self.generate(params, self.prompts(drawn, n), unused, greedy=True)
         return jnp.mean(jax.vmap(self.task.exact)(*self._split(texts.text)))
 
     def _split(self, text: Array) -> list[jax.Array]:
+        self._check(text)
         return jnp.split(jnp.asarray(text), [self.task.prompt_length], axis=1)
+
+    def _check(self, text: Array) -> None:
+        if jnp.ndim(text) != 2 or jnp.shape(text)[1] != self.task.length:
+            raise ValueError(f"text has the shape {jnp.shape(text)}: expected [N, {self.task.length}]")
 
     def _begun(self, prompts: Array) -> Texts:
         prompts, length = jnp.asarray(prompts, jnp.int32), self.task.answer_length

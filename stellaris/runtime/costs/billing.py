@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stellaris._core import checks
 from stellaris.runtime.costs.price_sheets import Machine, PriceSheet, Rate
 from stellaris.runtime.costs.usage import USE_EVENTS, Split, Use
 from stellaris.runtime.functions import FunctionSpec
@@ -105,8 +106,13 @@ class Meter:
         """Makes the bill so far.
 
         Args:
-          until: the time in seconds up to which anything still running is billed.
+          until: the time in seconds up to which anything still running is billed; what starts later is not.
+
+        Raises:
+          ValueError: if `until` is negative or not finite.
         """
+        checks.not_negative(until=until)
+        checks.finite(until=until)
         seconds = {name: use.seconds(until) for name, use in sorted(self._uses.items())}
         split: dict[str, Split] = {}
         requests: dict[str, float] = {}

@@ -99,7 +99,7 @@ class Use:
         )
 
     def _runs(self, until: float) -> list[float]:
-        return [until - since for since in self._running.values()]
+        return [max(until - since, 0.0) for since in self._running.values()]
 
     def _warms(self, until: float) -> list[float]:
         spans = [until - since for since in self._waiting.values()]

@@ -121,6 +121,12 @@ def test_a_warm_start_imitates_solutions():
 
 @pytest.mark.slow
 def test_arguments_are_checked(older, prompts):
+    longer = jnp.zeros((4, POLICY.task.length + 1), jnp.int32)
+    for call in (POLICY.rewards, lambda text: POLICY.log_probs(older, text)):
+        with pytest.raises(ValueError, match=rf"text has the shape \(4, {POLICY.task.length + 1}\): expected \[N, "):
+            call(longer)
+    with pytest.raises(ValueError, match="n=0 is below 1"):
+        POLICY.accuracy(older, jax.random.key(0), n=0)
     with pytest.raises(ValueError, match=r"prompts have the shape \(32, 5\): expected \[N, 6\]"):
         POLICY.generate(older, prompts[:, 1:], KEY)
     with pytest.raises(ValueError, match="tokens=0"):

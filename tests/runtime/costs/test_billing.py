@@ -67,6 +67,17 @@ def test_an_empty_run_costs_its_machines():
     assert bill(Trace(), PriceSheet("nothing"), until=3.0).total == 0
 
 
+def test_a_bill_up_to_an_earlier_instant():
+    """What starts later costs nothing yet; an instant that is none is refused."""
+    trace = Trace()
+    trace.append(3.0, "started", function="a", invocation=0)
+    sheet = PriceSheet("p", functions={"a": Rate(per_second=0.5)}, machines={"vm": Machine(0.1)}, source="somewhere")
+    assert bill(trace, sheet, until=2.0).parts == {"a": 0.0, "vm": 0.2}
+    for until in (-5.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"until={until} is"):
+            bill(trace, sheet, until=until)
+
+
 SHEETS = (
     PriceSheet("p", RATES, {"vm": Machine(0.3, runs=("a", "c"), places=3)}),
     PriceSheet("fine", {name: Rate(per_second=0.7, granularity=0.001, cold=True, idle=True) for name in "ab"}),
