@@ -445,6 +445,27 @@ def test_hopper_on_the_event_loop() -> None:
     assert not missing(PAGE, f"The paper's scheduler saves {1 - saved:.0%} at {longer:.2f} times".replace("%", " %"))
 
 
+def test_halfcheetah_with_the_tuned_learner() -> None:
+    table = {row["actors"]: row for row in tables.rows_of("small/minionsrl-training/halfcheetah-tuned")}
+    assert {row["reached"] for row in table.values()} == {"10 of 10"}
+    sixteen, eight, four = (
+        [shown(table[name][f"{spent} / all"]) for spent in ("s", "USD")] for name in ("16", "8", "4")
+    )
+    for ratio in (table["16"]["s / all"], table["16"]["USD / all"]):
+        assert Estimate(*map(float, re.findall(r"[\d.]+", ratio)), claim=True).high < 1
+    (chooses,) = (
+        row
+        for row in rows(SMALL / "minionsrl-training" / "table.csv")
+        if row["actors"] == training.LEARNED and row["testbed"] == TUNED
+    )
+    assert not missing(
+        PAGE,
+        f"they take {sixteen[0]} and {sixteen[1]}, 8 actors {eight[0]} and {eight[1]}, and 4 actors {four[0]} and "
+        f"{four[1]}.",
+        f"which chooses {float(chooses['mean actors']):.0f}, was not run there.",
+    )
+
+
 def test_hopper_with_the_tuned_learner() -> None:
     """A scheduler that was trained there from scratch; its failed runs count as they were played on."""
     home = SMALL / "minionsrl-training"
@@ -601,7 +622,9 @@ def test_half_cheetah_on_the_event_loop() -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["", "hopper", "hopper-baselines", "hopper-impact", "hopper-tuned", "halfcheetah"])
+@pytest.mark.parametrize(
+    "place", ["", "hopper", "hopper-baselines", "hopper-impact", "hopper-tuned", "halfcheetah-tuned"]
+)
 def test_a_table_follows_from_its_runs(place: str) -> None:
     """The page computes the table of runs that were made in two parts as the study computes the table of one."""
     folder = "/".join(filter(None, ("small/minionsrl-training", place)))

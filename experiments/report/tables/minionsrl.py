@@ -130,8 +130,8 @@ def on_acrobot() -> Table:
 
 
 _STUDY = "small/minionsrl-training"
-#: Runs of `minionsrl-training`, by their place.
-_PLACES = ("hopper", "hopper-tuned", "halfcheetah")
+#: Runs of `minionsrl-training`, by their place: with a trained scheduler, and without one.
+_TRAINED, _FIXED = ("hopper", "hopper-tuned", "halfcheetah"), ("halfcheetah-tuned",)
 #: Runs with further seeds or schedulers, which were made later, by the place whose runs they continue.
 _CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     f"{_STUDY}/{place}": tuple(f"{_STUDY}/{place}-{part}" for part in parts)
@@ -142,9 +142,9 @@ _CONTINUED = {_STUDY: (f"{_STUDY}/cartpole-more",)} | {
     }.items()
 }
 #: Runs of trained schedulers that were played on without their budget, by the place whose failed runs they are.
-_PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in _PLACES}
+_PLAYED_ON = {f"{_STUDY}/{place}": (f"{_STUDY}/{place}-played-on",) for place in _TRAINED}
 #: The places whose runs are shown; those that continue them are pooled with them.
-SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in _PLACES))
+SHOWN = (_STUDY, *(f"{_STUDY}/{place}" for place in (*_TRAINED, *_FIXED)))
 TRAINING = (*SHOWN, *(folder for of in (_CONTINUED, _PLAYED_ON) for folders in of.values() for folder in folders))
 
 

@@ -76,4 +76,4 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert drawn[0] == f"{tmp_path}/numbers.png"
     assert f"{tmp_path}/returns_authors-0.0003_Hopper-v4.png" in drawn
     assert min(Path(one).stat().st_size for one in drawn) > 10_000
-    assert len(numbers.points()) == 5
+    assert len(numbers.points()) == 6
