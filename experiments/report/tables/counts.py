@@ -17,6 +17,7 @@ _EQUAL_TIME = (
     "/HalfCheetah-v4",
     "/HalfCheetah-v4-beyond",
     "/Walker2d-v4",
+    "/Walker2d-v4-beyond",
     "/Humanoid-v4",
 )
 #: Studies that one row of the table counts together: their folders, their names on the page, and their subject.

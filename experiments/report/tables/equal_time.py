@@ -197,7 +197,7 @@ def larger() -> Table:
 def larger_elsewhere() -> Table:
     """Returns three systems with larger minibatches on other tasks than Hopper."""
     lines, seeds = [], set()
-    for environment in ("HalfCheetah-v4",):
+    for environment in ("HalfCheetah-v4", "Walker2d-v4"):
         groups = runs(f"{_STUDY}/{environment}-beyond", environment)
         for i, name in enumerate(sorted(groups, key=_place)):
             system, _, setting = name.partition(": ")
