@@ -236,7 +236,7 @@ def counts(**numbers: Any) -> None:
 
 
 def key(**keys: Any) -> None:
-    """Raises a TypeError unless every argument is one key of `jax.random`, typed or raw; checks traced ones, too."""
+    """Raises a TypeError unless every argument is one key of `jax.random`, typed or raw, traced or not."""
     for name, one in keys.items():
         dtype = getattr(one, "dtype", None)
         typed = dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)

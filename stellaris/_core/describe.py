@@ -123,8 +123,8 @@ def _compound(value: Any, of: Any) -> Any:
         return repr(value)
     if isinstance(value, np.random.Generator):
         return {"type": _name(type(value)), **of(value.bit_generator.state)}
-    # The slots of an object that has a text of its own, such as a path, may be caches. Attributes are no part of such a
-    # text if its author left them out, so they are always described.
+    # A custom `__repr__` may leave out attributes, so they are always described. Slots of such an object may be caches, as
+    # those of a path are.
     own = _attributes(value) if _ADDRESS.search(repr(value)) else _dictionary(value)
     return {"type": _name(type(value)), **of(own)} if own else _ADDRESS.sub("", repr(value))
 
@@ -143,7 +143,7 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def _dictionary(value: Any) -> dict[str, Any]:
-    """Returns the attributes in an object's dictionary, without those that its class computes once and keeps there."""
+    """Returns the attributes in an object's dictionary, without cached properties."""
     cached = {
         name for cls in type(value).__mro__ for name, x in vars(cls).items() if isinstance(x, functools.cached_property)
     }
@@ -179,9 +179,9 @@ def _captured(function: types.FunctionType) -> dict[str, Any]:
 
 
 def methods(value: Any) -> str:
-    """Returns a digest of the code of a value, and of all objects, classes and functions that it holds.
+    """Returns a digest of the code of a value, and of all objects, classes and functions in it.
 
-    The code of a class is its methods and constants, and what these use of their module.
+    The code of a class is its methods and constants, and the functions and constants of their module that these name.
     """
     seen: set[types.FunctionType] = set()
     held = [*_objects(value, {})]
@@ -198,7 +198,7 @@ def methods(value: Any) -> str:
 
 
 def _objects(value: Any, met: dict[int, Any]) -> Iterator[Any]:
-    """Yields a value and all that it holds, each once: fields, attributes, items, and what functions capture."""
+    """Yields a value and everything in it, each once: fields, attributes, items, and values that functions capture."""
     if isinstance(value, _PLAIN) or id(value) in met:
         return
     met[id(value)] = value  # which keeps it, so that no other object gets its address

@@ -180,4 +180,4 @@ def _check(outcome: "xr.DataArray", *names: Hashable) -> None:
         if name not in outcome.dims:
             raise ValueError(f"outcome has the dimensions {outcome.dims}, and not {name!r}")
         if not outcome.sizes[name]:
-            raise ValueError(f"outcome has no values along {name!r}: give at least one")
+            raise ValueError(f"outcome is empty along {name!r}: give at least one value")

@@ -98,7 +98,7 @@ class Logged:
       values: the ages, which may be fractional for data: the mean age of each batch's samples.
 
     Raises:
-      TypeError: if they are no sequence of numbers.
+      TypeError: if they are not a sequence of numbers.
       ValueError: if there are no ages, or one is negative or not finite.
 
     Example:
@@ -110,7 +110,7 @@ class Logged:
 
     def __post_init__(self) -> None:
         if isinstance(self.values, str) or not isinstance(self.values, Sequence | np.ndarray):
-            raise TypeError(f"values={self.values!r} is no sequence of ages: pass [{self.values}] for one")
+            raise TypeError(f"values={self.values!r} is not a sequence of ages: pass [{self.values}] for one")
         if len(self.values) == 0:
             raise ValueError("values is empty: give at least one age")
         checks.single(**{f"values[{i}]": age for i, age in enumerate(self.values)})

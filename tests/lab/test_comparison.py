@@ -126,8 +126,8 @@ def test_a_draw_without_an_outcome_at_the_first_lag_counts_as_zero():
         (lambda x: half_lag(x.isel(lag=[2, 0])), "two or more ascending lags"),
         (lambda x: half_lag(x.assign_coords(lag=[-1, 2, 8])), "two or more ascending lags"),
         (lambda x: half_lag(x.assign_coords(lag=[0, np.nan, 8])), "two or more ascending lags"),
-        (lambda x: interval(x.isel(seed=[])), "outcome has no values along 'seed': give at least one"),
-        (lambda x: half_lag(x.isel(seed=[])), "outcome has no values along 'seed'"),
+        (lambda x: interval(x.isel(seed=[])), "outcome is empty along 'seed': give at least one value"),
+        (lambda x: half_lag(x.isel(seed=[])), "outcome is empty along 'seed'"),
         (lambda x: half_lag(x.drop_vars("lag")), r"outcome\['lag'\] is None: expected a coordinate"),
     ],
 )

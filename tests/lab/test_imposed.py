@@ -101,7 +101,7 @@ def test_logged_ages_are_checked(ages, message):
 
 @pytest.mark.parametrize(
     ("ages", "message"),
-    [(5, r"values=5 is no sequence of ages: pass \[5\]"), (["1"], r"values\[0\]='1' is not a number")],
+    [(5, r"values=5 is not a sequence of ages: pass \[5\]"), (["1"], r"values\[0\]='1' is not a number")],
 )
 def test_logged_ages_are_a_sequence_of_numbers(ages, message):
     with pytest.raises(TypeError, match=message):

@@ -106,7 +106,7 @@ class Meter:
         """Makes the bill so far.
 
         Args:
-          until: the time in seconds up to which anything still running is billed; what starts later is not.
+          until: the time in seconds up to which anything still running is billed.
 
         Raises:
           ValueError: if `until` is negative or not finite.
