@@ -123,8 +123,8 @@ def _compound(value: Any, of: Any) -> Any:
         return repr(value)
     if isinstance(value, np.random.Generator):
         return {"type": _name(type(value)), **of(value.bit_generator.state)}
-    # A custom `__repr__` may leave out attributes, so they are always described. Slots of such an object may be caches, as
-    # those of a path are.
+    # A custom `__repr__` may leave out attributes, so they are always described. Slots of such an object may be caches,
+    # as those of a path are.
     own = _attributes(value) if _ADDRESS.search(repr(value)) else _dictionary(value)
     return {"type": _name(type(value)), **of(own)} if own else _ADDRESS.sub("", repr(value))
 
