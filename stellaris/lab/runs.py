@@ -299,6 +299,7 @@ def _settings(
     """Splits the chosen settings into objects that are compiled, and numbers that are traced."""
     fixed = {"algorithm": algorithm, "aggregator": aggregator}
     numeric: dict[str, float] = {}
+    static: dict[str, dict[str, Any]] = {owner: {} for owner in fixed}
     for name, value in chosen.items():
         if not _is_setting(name):
             continue
@@ -312,14 +313,19 @@ def _settings(
         if all(isinstance(x, float) for x in axes[name]):
             numeric[name] = value
         elif field:
-            fixed[owner] = dataclasses.replace(fixed[owner], **{field: value})
+            static[owner][field] = value
         else:
             numeric[name] = float(value)
     for owner, of in fixed.items():
-        # The object's checks refuse values out of range, and values that do not fit together, before they are traced.
         own = {name.removeprefix(f"{owner}."): x for name, x in numeric.items() if name.startswith(f"{owner}.")}
-        if own:
-            dataclasses.replace(of, **own)
+        if not own and not static[owner]:
+            continue
+        # The object's checks refuse values out of range, and values that do not fit together, before they are traced.
+        whole = dataclasses.replace(of, **static[owner], **own)
+        try:
+            fixed[owner] = dataclasses.replace(of, **static[owner])
+        except ValueError:  # which fits the run's own numbers only; each of them then has a program
+            fixed[owner] = whole
     return fixed, numeric
 
 

@@ -82,6 +82,15 @@ def test_settings_are_checked_together():
     assert [run.numbers for run in runs] == [{"algorithm.kl_target": 0.01, "algorithm.kl_coefficient": 0.2}]
 
 
+def test_settings_that_fit_only_together():
+    """A field that is compiled may need a number that is traced: each run has both of its own."""
+    axes = {"algorithm.kl_target": [None, 0.01], "algorithm.kl_coefficient": [0.1, 0.5]}
+    runs, _ = runs_of(WORKLOAD, CONFIG, imposed(2, actors=WORKLOAD.actors), axes, 1, None, 1.0)
+    assert [run.static.algorithm.kl_target for run in runs] == [None, None, 0.01, 0.01]
+    assert [run.numbers["algorithm.kl_coefficient"] for run in runs] == [0.1, 0.5, 0.1, 0.5]
+    assert [run.static.algorithm.kl_coefficient for run in runs] == [0.0, 0.0, 0.1, 0.5]
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
