@@ -19,7 +19,7 @@ import numpy as np
 
 #: Arrays with more elements than this are described by a digest.
 _WRITTEN_OUT = 64
-#: What holds no code.
+#: Kinds of values that hold no code.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, jax.Array, types.ModuleType)
 #: A memory address in a `repr`; it differs between processes, so it is removed.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -186,14 +186,14 @@ def methods(value: Any) -> str:
     seen: set[types.FunctionType] = set()
     held = [*_objects(value, {})]
     classes = dict.fromkeys(one if isinstance(one, type) else type(one) for one in held)
-    written = {
-        f"{_name(of)}.{name}": _written(one, seen)
+    written = [  # no dictionary, because classes that a function makes may share a name
+        (_name(of), name, _written(one, seen))
         for cls in classes
         for of in cls.__mro__
         if of.__module__ != "builtins"
-        for name, one in vars(of).items()
+        for name, one in sorted(vars(of).items())
         if callable(one) or not name.startswith("__")
-    }
+    ]
     return digest([written, [_written(one, seen) for one in held if isinstance(one, types.FunctionType)]])
 
 

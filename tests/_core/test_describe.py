@@ -283,6 +283,11 @@ def test_the_code_of_what_a_value_holds_belongs_to_it(holds):
     assert first == same != other
 
 
+def test_the_code_of_classes_with_one_name():
+    double, triple, last = (_task(body) for body in (lambda x: 2.0 * x, lambda x: 3.0 * x, lambda x: 4.0 * x))
+    assert methods([double, last]) != methods([triple, last])
+
+
 def test_the_code_of_a_named_function_in_a_field():
     """Its description is its name alone."""
     first, same, other = ({}, {}, {})
