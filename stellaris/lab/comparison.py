@@ -33,7 +33,7 @@ def at_best(outcome: "xr.DataArray", over: str, *, seed: str = "seed") -> "xr.Da
       The outcomes without the dimension `over`. The coordinate with its name has the setting of each run.
 
     Raises:
-      ValueError: if a dimension is missing, or there are fewer than two seeds.
+      ValueError: if a dimension is missing or empty, or there are fewer than two seeds.
 
     Example:
       >>> import xarray as xr
@@ -78,7 +78,7 @@ def interval(
       them NaN.
 
     Raises:
-      ValueError: if the dimension is missing, or a number is out of range.
+      ValueError: if the dimension is missing or empty, or a number is out of range.
 
     Example:
       >>> import xarray as xr
@@ -126,8 +126,8 @@ def half_lag(
       in which it is not positive counts as 0.
 
     Raises:
-      ValueError: if a dimension or the coordinate is missing, there is one lag only, lags do not ascend, or a number is
-        out of range.
+      ValueError: if a dimension is missing or empty, the coordinate is missing, there is one lag only, lags do not
+        ascend, or a number is out of range.
 
     Example:
       >>> import xarray as xr

@@ -164,7 +164,8 @@ def insert(
       The table. An invalid weight or length sets a flag: see `check`.
 
     Raises:
-      TypeError: if a column's dtype differs from the table's, a length or version is not whole, or a weight is complex.
+      TypeError: if `columns` is not a mapping, a column's dtype differs from the table's, a length or version is not
+        whole, or a weight is complex.
       ValueError: if columns are missing or unknown, a shape does not fit, the table's dtype cannot hold a number of a
         NumPy array, there are no trajectories or more than the table can hold, or the table is sharded.
 

@@ -177,8 +177,8 @@ class Empirical:
           The distribution.
 
         Raises:
-          ValueError: if the column is missing or empty, a value in it is not a duration, or a row has more values than
-            the file has columns; the error names the file and the line.
+          ValueError: if the column is missing, empty or there twice, a value in it is not a duration, or a row has more
+            values than the file has columns; the error names the file and the line.
         """
         name = os.fspath(path)
         # "utf-8-sig" skips the byte-order mark that spreadsheets write, which would be part of the first column's name.

@@ -106,8 +106,8 @@ class WorkLog:
           path: path of the file, in UTF-8, whose first line names the columns.
 
         Raises:
-          ValueError: if a column is missing or unknown, a value is not a number or out of its range, or a row has too
-            many or too few values; the error names the file, the line and the column.
+          ValueError: if a column is missing, unknown or there twice, a value is not a number or out of its range, or a
+            row has too many or too few values; the error names the file, the line and the column.
         """
         name = os.fspath(path)
         with open(path, newline="", encoding="utf-8-sig") as file:

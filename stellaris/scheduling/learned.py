@@ -110,6 +110,9 @@ class Learned:
           seed: the seed of the parameters.
           hold: number of rounds for which a decision holds.
           width: width of the kernel by which neighbouring numbers share logits; 0 for none.
+
+        Raises:
+          TypeError, ValueError: if an argument is out of range, such as a seed outside [0, 2**31).
         """
         _check_most(most)
         checks.seed(seed=seed)

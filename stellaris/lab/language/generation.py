@@ -112,7 +112,11 @@ class TextPolicy:
 
     @functools.partial(jax.jit, static_argnames="self")
     def log_probs(self, params: Tree, text: Int[Array, "N L"]) -> Float[JaxArray, "N A"]:
-        """The log-probability of each token of the answers, in one pass over whole texts; 0 after an answer's end."""
+        """The log-probability of each token of the answers, in one pass over whole texts; 0 after an answer's end.
+
+        Raises:
+          ValueError: if a text is shorter or longer than the task's.
+        """
         self._check(text)
         answer = jnp.asarray(text)[:, self.task.prompt_length :]
         places = self.task.prompt_length + jnp.arange(self.task.answer_length)
@@ -123,12 +127,20 @@ class TextPolicy:
 
     @functools.partial(jax.jit, static_argnames="self")
     def rewards(self, text: Int[Array, "N L"]) -> Float[JaxArray, "N"]:
-        """The task's rewards of answers, `[N]`."""
+        """The task's rewards of answers, `[N]`.
+
+        Raises:
+          ValueError: if a text is shorter or longer than the task's.
+        """
         return jax.vmap(self.task.reward)(*self._split(text))
 
     @functools.partial(jax.jit, static_argnames=("self", "n"))
     def accuracy(self, params: Tree, key: jax.Array, n: int = 1000) -> Float[JaxArray, ""]:
-        """The share of exact answers among greedy answers to n fresh prompts."""
+        """The share of exact answers among greedy answers to n fresh prompts.
+
+        Raises:
+          ValueError: if n is below 1.
+        """
         checks.whole(at_least=1, n=n)
         drawn, unused = jax.random.split(key)
         texts = self.generate(params, self.prompts(drawn, n), unused, greedy=True)

@@ -50,6 +50,9 @@ def bill(
     Returns:
       The bill. The sum of its parts is the sum over the trace's invocations and containers.
 
+    Raises:
+      ValueError: if `until` is negative or not finite.
+
     Example:
       >>> trace = Trace()
       >>> trace.append(1.0, "started", function="actor", invocation=0)
@@ -160,6 +163,9 @@ class Meters:
         Args:
           prices: the price sheet.
           until: the time in seconds up to which anything still running is billed.
+
+        Raises:
+          ValueError: if `until` is negative or not finite.
         """
         meter = self._meters.get(id(prices))
         if meter is None:
