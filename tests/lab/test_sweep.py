@@ -402,14 +402,22 @@ def two_cores(monkeypatch):
 @pytest.mark.slow
 def test_two_cores_compute_two_blocks_at_once(two_cores, monkeypatch):
     """Each of the blocks waits for another; the results, and what is said of them, are those of one core."""
-    told = []
+    told, first_told = [], threading.Event()
+
+    def on_progress(progress):
+        told.append(progress)
+        if progress.done:
+            first_told.set()
+
     together = functools.partial(
-        sweep, WORKLOAD, CONFIG, schedule, {"lag": [0, 1]}, seeds=2, block=1, on_progress=told.append
+        sweep, WORKLOAD, CONFIG, schedule, {"lag": [0, 1]}, seeds=2, block=1, on_progress=on_progress
     )
     compute, both = Call.__call__, threading.Barrier(2)
 
     def waits(call):
-        both.wait(timeout=60)
+        # Two blocks that end together are reported together, so one waits for the report of the other.
+        if both.wait(timeout=60):
+            assert first_told.wait(timeout=60)
         return compute(call)
 
     with monkeypatch.context() as patched:
