@@ -32,7 +32,7 @@ from stellaris.systems.rounds import Scheduled
 from tests.lab.equality import scaled
 from tests.lab.rounds_equality import PRICES, Configuration, compare, configure, deployment, draw
 
-WHOLE = PPO(epochs=3, minibatch_size=8 * 16, learning_rate=1e-3)
+WHOLE = PPO(epochs=3, minibatch_size=10 * 16, learning_rate=1e-3)
 #: Containers may be prewarmed although their cold starts vary, because there are never more of them than actors.
 LIMITED = deployment(True, max_concurrency=8)
 #: Functions, because a scheduler takes seconds to make.
@@ -41,7 +41,12 @@ CONFIGURATIONS: dict[str, Callable[[], Configuration]] = {
     "fixed": lambda: configure(Fixed(3), budget=Budget(steps=16 * 36, cost=100.0)),
     "fixed, nothing varies": lambda: configure(Fixed(5), functions=deployment(False), prewarm=True, seed=1),
     "a schedule": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6]),
-    "a schedule, whole batches": lambda: configure([8, 2, 5, 1, 8, 3, 3, 7, 2, 1, 4, 6], ppo=WHOLE, seed=2),
+    "a schedule, whole batches": lambda: configure(
+        [10, 2, 5, 1, 9, 3, 3, 7, 2, 8, 4, 6],  # two numbers share a branch of learning
+        ppo=WHOLE,
+        workload=Workload(CartPole(), ActorCritic(hidden=(8,)), actors=10, fragment=16),
+        seed=2,
+    ),
     "increase, scaled rewards": lambda: configure(
         Stepped(1, 1, every=2),
         workload=Workload(CartPole(), scaled, actors=8, fragment=16),

@@ -35,6 +35,11 @@ class Widths(NamedTuple):
         return Widths(tuple(distinct), tuple(distinct.index(one) for one in widths))
 
 
+def whole(ppo: PPO, length: int, widths: Widths) -> bool:
+    """Returns whether every minibatch is the whole batch, so that `minibatches` does not shuffle."""
+    return ppo.minibatch_size >= length * widths.distinct[-1]
+
+
 def minibatches(
     ppo: PPO, key: jax.Array, batch: Any, length: int, fragments: jax.Array, widths: Widths
 ) -> tuple[jax.Array, jax.Array]:
@@ -53,9 +58,9 @@ def minibatches(
     """
     most = len(widths.which)
     beyond = length * most
-    if ppo.minibatch_size >= length * widths.distinct[-1]:  # each minibatch is the whole batch
-        whole = jnp.broadcast_to(jnp.arange(beyond, dtype=jnp.int32), (ppo.epochs, beyond))
-        return whole, jnp.int32(ppo.epochs)
+    if whole(ppo, length, widths):
+        every = jnp.broadcast_to(jnp.arange(beyond, dtype=jnp.int32), (ppo.epochs, beyond))
+        return every, jnp.int32(ppo.epochs)
     chosen = [_of_width(ppo, key, batch, length, most, width, fragments) for width in widths.distinct]
     rows, columns = (max(indices.shape[axis] for indices, _ in chosen) for axis in (0, 1))
 

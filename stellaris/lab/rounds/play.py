@@ -290,17 +290,19 @@ class Rounds:
         return jax.jit(jax.vmap(self._program(1).first))
 
     @functools.cached_property
-    def _advances(self) -> dict[int, Any]:
+    def _advances(self) -> dict[tuple[int, bool], Any]:
         return {}
 
     def _call(self, width: int, block: tuple[Given, Carry]) -> Callable[[], tuple[Carry, Row]]:
         """Returns the compiled call that continues a block of runs by a segment of at most `width` actors."""
-        if width not in self._advances:
-            self._advances[width] = jax.jit(jax.vmap(self._program(width).run))
-        advance = self._advances[width].lower(*block).compile()  # JAX keeps what it has compiled
+        alone = len(block[1].round) == 1
+        if (width, alone) not in self._advances:
+            run = self._program(width, alone=alone).run
+            self._advances[width, alone] = jax.jit(_of_one(run) if alone else jax.vmap(run))
+        advance = self._advances[width, alone].lower(*block).compile()  # JAX keeps what it has compiled
         return lambda: jax.block_until_ready(advance(*block))  # type: ignore[no-untyped-call]
 
-    def _program(self, width: int) -> Program:
+    def _program(self, width: int, *, alone: bool = False) -> Program:
         """Returns the program of runs in which at most `width` actors sample in a round."""
         workload, policy, algorithm = self.workload, self._policy, self.algorithm
         params = policy.init(jax.random.key(0))
@@ -329,6 +331,7 @@ class Rounds:
             # optimizer's state; it sends back the parameters and that state.
             actor_bytes=version + size(0) + fragment_bytes(policy, workload.fragment),
             learner_bytes=[version + size(opt_state) + batch + size((params, opt_state)) for batch in batches],
+            alone=alone,
         )
 
     def _check_results(self, rows: Row, carry: Carry, seeds: Sequence[int], cost: float) -> None:
@@ -403,6 +406,16 @@ def _padded(rows: Row, rounds: int) -> Row:
 def _filled(items: Sequence[Any], count: int) -> list[Any]:
     """Returns the items, and the last of them again until there are `count`."""
     return [*items, *[items[-1]] * (count - len(items))]
+
+
+def _of_one(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function of blocks of one run, `[1, ...]`, which computes what `run` does; `vmap` would not branch."""
+
+    def of_block(*block: Any) -> Any:
+        result = run(*jax.tree.map(lambda x: x[0], block))
+        return jax.tree.map(lambda x: x[None], result)
+
+    return of_block
 
 
 @jax.jit

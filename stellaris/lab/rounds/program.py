@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from stellaris.acting import jax_env
 from stellaris.acting.jax_env import JaxEnvironment, Slot, Stepped
@@ -18,7 +19,7 @@ from stellaris.lab.evaluation import evaluated
 from stellaris.lab.rounds import bills, containers
 from stellaris.lab.rounds.containers import Calls, Pool
 from stellaris.lab.rounds.draws import Draws
-from stellaris.lab.rounds.minibatches import Widths, minibatches, samples
+from stellaris.lab.rounds.minibatches import Widths, minibatches, samples, whole
 from stellaris.lab.sampling import chosen, sample
 from stellaris.lab.statistics import wide
 from stellaris.runtime.costs.price_sheets import PriceSheet
@@ -26,8 +27,10 @@ from stellaris.runtime.functions import FunctionSpec
 from stellaris.scheduling.learned import FAR, policy_for
 from stellaris.scheduling.scheduler import State
 from stellaris.systems.workload import Budget
-from stellaris.types import Array, Trajectory, Tree
+from stellaris.types import Array, NDArray, Trajectory, Tree
 
+#: The most branches of learning, by the number of actors; each is compiled.
+_PARTS = 8
 #: The functions of MinionsRL.
 ACTOR, LEARNER = "actor", "learner"
 
@@ -135,6 +138,7 @@ class Program:
       episodes: number of episodes of the evaluation after each round; 0 for none.
       actor_bytes: bytes that an actor transfers.
       learner_bytes: bytes that a learner transfers, by number of fragments, `[most]`.
+      alone: whether the program computes a single run, so that it can branch by the number of actors.
     """
 
     env: JaxEnvironment
@@ -152,6 +156,7 @@ class Program:
     episodes: int
     actor_bytes: int
     learner_bytes: Sequence[int]
+    alone: bool = False
 
     def run(self, given: Given, carry: Carry) -> tuple[Carry, Row]:
         """Continues a run by the rounds of a segment; fewer, if a limit of the budget or the most rounds is reached."""
@@ -348,12 +353,31 @@ class Program:
         def apply(params: Tree, observation: Tree) -> tuple[Any, jax.Array]:
             return self.policy.apply(version._replace(params=params), observation)
 
-        params, opt_state, metrics = update(
-            self.algorithm, apply, version.params, carry.opt_state, batch, indices, count=count
-        )
+        def learned_from(columns: NDArray, batch: Any, indices: jax.Array) -> tuple[Tree, Tree, Any]:
+            return update(
+                self.algorithm, apply, version.params, carry.opt_state, batch, indices[:, columns], count=count
+            )
+
+        parts = self._parts(indices.shape[1])
+        which = jnp.searchsorted(jnp.asarray([*parts]), actors)
+        branches = [functools.partial(learned_from, columns) for columns in parts.values()]
+        params, opt_state, metrics = jax.lax.switch(which, branches, batch, indices)
         merged = statistics.merged(carry.statistics, own)
         after = PolicyVersion(params, statistics.normaliser(merged))
         return _Learned(after, opt_state, merged, metrics["loss"], metrics["finite"], count)
+
+    def _parts(self, items: int) -> Mapping[int, NDArray]:
+        """Returns the columns of minibatches of `items` that hold the items of up to so many actors, ascending.
+
+        If every minibatch is the whole batch, it has padding where a round has fewer actors than the most. A program of
+        one run branches, and computes gradients without most of the padding. Of several runs in one program each would
+        compute all branches, so there is one.
+        """
+        columns = np.arange(items)
+        if not self.alone or not whole(self.algorithm, self.length, self._widths):
+            return {self.most: columns}
+        step = -(-self.actors // _PARTS)
+        return {most: columns[columns % self.most < most] for most in (*range(step, self.most, step), self.most)}
 
     @property
     def _widths(self) -> Widths:
