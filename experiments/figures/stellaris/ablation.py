@@ -1,4 +1,15 @@
-"""Ablates Stellaris: one learner, no ratio cap, no staleness-aware aggregation, or neither cap nor aggregation."""
+"""Ablates Stellaris: one learner, no ratio cap, no staleness-aware aggregation, or neither cap nor aggregation.
+
+Registered on 2026-12-01, before their first run: five more seeds of Hopper-v4, 5 to 9, of all five variants; of three
+other aggregators of `stellaris-aggregators`, in this order: softsync(2), the synchronous one and Stellaris' mean step;
+and of `stellaris-sensitivity` with rho = 1 and v = inf. By the variation of the first five seeds (`docs/results.md`),
+ten show a ratio of 1.2 in the mean return over the run with a power of 0.8 for every pair there, but for two that need
+25: stale-synchronous(2) and d = 0.9, which do not run. First outcome: the ratio of mean returns over the run of
+Stellaris and each of the others, paired by seed, of all ten seeds, whose number follows from the variation and not from
+the ratios seen; beside it the ratio of the five new seeds alone. Second outcome: the return at the end. Question: of
+which is Stellaris ahead, and which is ahead of it, by an interval that excludes 1? The code has changed since the first
+five seeds ran: actors begin in other states, and no setting is another one.
+"""
 
 import math
 from collections.abc import Sequence
