@@ -63,7 +63,8 @@ class Learned:
 
     Raises:
       ValueError: if `most` is below 1 or above 65,536, `hold` is below 1, `width` is negative or not finite, `width`
-        is not 0 and `most` above 4,096, or a parameter or statistic is not finite.
+        is not 0 and `most` above 4,096, `params` are not those of a policy for `most` actors, or a parameter or
+        statistic is not finite.
 
     Source:
       MinionsRL (AAAI 2024): two layers of 64 tanh units for the policy and for the critic, a decision every round. The
@@ -89,6 +90,10 @@ class Learned:
         checks.finite(width=self.width)
         if self.width and self.most > MOST_SHARED:  # the kernel has most x most entries
             raise ValueError(f"width={self.width} with most={self.most}: a kernel needs most <= {MOST_SHARED}")
+        shapes, own = (jax.tree.map(np.shape, tree) for tree in (self.params, _like(self.most)[0]))
+        if found := list(differences(shapes, own, "params")):
+            wrong = ", ".join(f"{place} is {there} instead of {here}" for place, there, here in found)
+            raise ValueError(f"{wrong}: pass the parameters of a scheduler with most={self.most}")
         with np.errstate(all="ignore"):  # an overflow is found below
             version = self.version  # in single precision, as for decisions
         for name, tree in (("params", version.params), ("statistics", version.normaliser)):
@@ -194,9 +199,7 @@ def _read(opened: BinaryIO) -> Learned:
         if found := list(differences(header, _header(most, hold, width))):
             said = ", ".join(f"{place} is {there!r} instead of {here!r}" for place, there, here in found)
             raise SchedulerError(f"a scheduler of another kind: {said}")
-        policy = policy_for(most)
-        like = jax.eval_shape(policy.init, jax.random.key(0)), policy.statistics()
-        leaves, structure = jax.tree.flatten(like)
+        leaves, structure = jax.tree.flatten(_like(most))
         held = file.namelist()
         arrays = []
         for i, leaf in enumerate(leaves):
@@ -278,6 +281,13 @@ def policy_for(most: int) -> Policy:
     """Returns the policy of schedulers for up to `most` actors; they all share it."""
     spec = EnvSpec("the scheduler's state", np.zeros(len(State._fields), np.float32), actions=most, discrete=True)
     return ActorCritic(hidden=HIDDEN)(spec)
+
+
+@functools.cache
+def _like(most: int) -> tuple[Tree, Statistics]:
+    """Returns the shapes and types of the parameters, and statistics of no states."""
+    policy = policy_for(most)
+    return jax.eval_shape(policy.init, jax.random.key(0)), policy.statistics()
 
 
 def shared(params: Tree, most: int, width: float) -> Tree:

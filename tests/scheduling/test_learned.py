@@ -128,6 +128,13 @@ def test_all_fields_of_the_state_are_seen() -> None:
 BROKEN = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), ONE.params)
 
 
+def test_parameters_for_another_number_of_actors() -> None:
+    with pytest.raises(ValueError, match=r"Dense_2\.bias is \(8,\) instead of \(9,\), .*: pass .* with most=9"):
+        replace(ONE, most=9)
+    with pytest.raises(ValueError, match=r"params is None instead of \{.*\}: pass .* with most=8"):
+        replace(ONE, params=None)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
