@@ -72,6 +72,15 @@ took the time. They were made in the next.)
 Registered later on 2026-12-01, before their first run: the same three systems on Walker2d-v4, seeds 0 to 9. Question:
 
 16. Is the answer to question 15 the same there?
+
+Registered later on 2026-12-01, before their first run: twelve more seeds of Hopper-v4, 24 to 35, of the three systems
+with larger minibatches: in this order synchronous PPO with 2,048, Stellaris with PPO's loss and 1,024, and one PPO
+learner with 2,048. By the variation of the fourteen seeds, 26 show a ratio of 1.1 in the mean return over the 60
+seconds with a power of 0.8, for each of the three pairs. First outcome: the ratio of mean returns, paired by seed, of
+all 26 seeds, whose number follows from the variation and not from the ratios seen; beside it the ratio of the twelve
+new seeds alone. Second outcome: the return at the end. Question:
+
+17. Are the answers to questions 9, 10 and 11 the same, and by how much is a system ahead of another?
 """
 
 from collections.abc import Sequence
