@@ -31,6 +31,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "why-without-overhead": lambda: stellaris.ladder(stellaris.WITHOUT),
     "training": stellaris.training,
     "parts": stellaris.parts,
+    "parts-further": stellaris.parts_on_further_seeds,
     "aggregators": stellaris.aggregators,
     "calibration": stellaris.calibration,
     "sweeps": lambda: sweeps.sweep(
@@ -55,6 +56,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "map-confirmed": map.confirmed,
     "tuned-for-equal-time": lambda: equal_time.tuned("Hopper-v4"),
     "tuned-beyond": equal_time.beyond,
+    "tuned-sampling-on": equal_time.sampling_on,
     "tuned-parts": equal_time.parts,
     "tuned-on-cartpole": lambda: equal_time.tuned("CartPole-v1"),
     "tuned-for-hpc": equal_time.tuned_for_hpc,

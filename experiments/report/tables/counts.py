@@ -33,7 +33,10 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[training curves and their cost](results/stellaris.md#training-and-cost)",
     ),
     (
-        ("small/stellaris-ablation", "small/stellaris-challenges", "small/stellaris-latency"),
+        (
+            *("small/stellaris-ablation", "small/stellaris-ablation/more"),
+            *("small/stellaris-challenges", "small/stellaris-latency"),
+        ),
         "`stellaris-ablation`, `stellaris-challenges`, `stellaris-latency`",
         "[the parts of Stellaris](results/stellaris.md#the-parts-of-stellaris)",
     ),
@@ -103,7 +106,10 @@ _STUDIES: Sequence[tuple[Sequence[str], str, str]] = (
         "[return after as many steps](benchmarks.md#return-after-as-many-steps)",
     ),
     (
-        ("small/tuning", *(f"small/tuning/{which}" for which in ("cartpole", "beyond", "rivals", "larger", "parts"))),
+        (
+            "small/tuning",
+            *(f"small/tuning/{which}" for which in ("cartpole", "beyond", "rivals", "larger", "parts", "sampling-on")),
+        ),
         "`tuning`",
         "[settings for equal time](systems.md#tuned-for-equal-time)",
     ),

@@ -5,10 +5,9 @@ from statistics import fmean
 
 from experiments import tuning
 from experiments.figures.stellaris import hpc_tuning
-from experiments.report.tables.results import estimated, first, middle, rounded, rows, runs
+from experiments.report.tables.results import estimated, first, middle, paired, rounded, rows, runs
 from experiments.report.tables.table import Table
 from experiments.tasks.presets import TARGETS
-from experiments.toolkit.statistics import estimate, ratio
 
 _STUDY = "small/stellaris-equal-time"
 #: The folders of `tuning`'s results, by environment.
@@ -47,6 +46,19 @@ def beyond() -> Table:
         lines += [(_LABELS[system], setting, *_beside(groups[f"{system}: {setting}"], chosen)) for setting in settings]
     headings = ("Hopper-v4", "setting", *_BESIDE, "ratio to the chosen setting", "ratio of the means over the 60 s")
     return Table(headings, lines, left=("setting",))
+
+
+def sampling_on() -> Table:
+    """Returns the settings of one PPO learner that synchronous PPO's grid has and its own lacks, sampling on."""
+    lines = []
+    for environment in ("Hopper-v4", "CartPole-v1"):
+        groups = runs("small/tuning/sampling-on", environment)
+        chosen = groups[f"{_CONTROL}: {tuning.of(environment).chosen[_CONTROL]}"]
+        for i, setting in enumerate(tuning.SAMPLING_ON[_CONTROL]):
+            own = groups[f"{_CONTROL}: {setting}"]
+            lines.append(("" if i else environment, setting, *_beside(own, chosen)))
+    outcomes = ("return at the end", "mean over the run", "ratio to the chosen setting", "ratio of the means")
+    return Table(("task", "setting of one PPO learner", *outcomes), lines, left=("setting",))
 
 
 def parts() -> Table:
@@ -194,6 +206,32 @@ def larger() -> Table:
     return Table(headings, lines, left=("setting",))
 
 
+def larger_continued() -> Table:
+    """Returns the systems with larger minibatches that ran on twelve more seeds of Hopper, and their ratios.
+
+    Ratios are those of all seeds, paired by seed, and beside them those of the further seeds alone.
+    """
+    several = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("beyond", "rivals", "larger-more")]
+    further = several[-1]
+    together = {name: [row for groups in several for row in groups.get(name, ())] for name in further}
+    rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]
+    lines = []
+    for name in sorted(further, key=_place):
+        system, _, setting = name.partition(": ")
+        ratios = (
+            _against(groups[name], groups[rival], column)
+            for column in (_MEAN, _FINAL)
+            for rival in rivals
+            for groups in (together, further)
+        )
+        lines.append((_LABELS[system], setting, f"{estimated(together[name], _MEAN):,.0f}", *ratios))
+    seeds, new = (len(groups[rivals[0]]) for groups in (together, further))
+    ratios_to = [
+        text for one in (*_TO, *(f"{to}, after 60 s" for to in _TO)) for text in (one, f"of the {new} new seeds")
+    ]
+    return Table((f"{seeds} seeds", "setting", "mean return", *ratios_to), lines, left=("setting",))
+
+
 def larger_elsewhere() -> Table:
     """Returns three systems with larger minibatches on other tasks than Hopper."""
     lines, seeds = [], set()
@@ -234,5 +272,4 @@ def _up_to_target(row: Mapping[str, str]) -> str:
 
 def _against(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]], column: str = _FINAL) -> str:
     """Returns the ratio of the returns of two systems, paired by seed; of a system to itself it is 1."""
-    by_seed = {row["seed"]: float(row[column]) for row in others}
-    return f"{estimate([ratio(float(row[column]), by_seed[row['seed']]) for row in of]):.2f}"
+    return f"{paired(of, others, column):.2f}"

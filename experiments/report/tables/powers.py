@@ -1,6 +1,6 @@
 """The table of how many seeds the results have, and how many a difference would need."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,10 @@ _FINAL = ("final_return", "final return")
 _MEAN = ("mean_return", "mean return")
 _TIME = ("seconds_to_target", "time to the target")
 _EQUAL = "small/stellaris-equal-time"
+#: The folders with further seeds, or other systems, of a folder's settings.
+_CONTINUED: Mapping[str, Sequence[str]] = {
+    "small/stellaris-ablation": ("small/stellaris-ablation/more",),
+}
 #: The pairs of systems that the pages compare: the study's name on the page, the folder of its runs, the environment,
 #: both variants with their name on the page, and the outcome's column with its name.
 _PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = (
@@ -54,6 +58,15 @@ _PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = 
 )
 
 
+def _runs(folder: str, environment: str) -> Mapping[str, Sequence[Mapping[str, str]]]:
+    """Returns the runs of a folder by variant, together with those of the folders that continue it."""
+    together: dict[str, list[Mapping[str, str]]] = {}
+    for one in (folder, *_CONTINUED.get(folder, ())):
+        for name, of in runs(one, environment).items():
+            together.setdefault(name, []).extend(of)
+    return together
+
+
 def needed() -> Table:
     """Returns the seeds of each compared pair, the least ratio that they show, and the seeds for ratios of 1.2 and 1.1.
 
@@ -63,7 +76,7 @@ def needed() -> Table:
     lines: list[Sequence[str]] = []
     before = ""
     for name, folder, environment, (first, second, pair), (column, outcome) in _PAIRS:
-        of = runs(folder, environment)
+        of = _runs(folder, environment)
         both = [[float(row[column]) for row in of[variant] if row[column]] for variant in (first, second)]
         variations = [float(np.std(values, ddof=1) / np.mean(values)) for values in both]
         together, seeds = pooled_variation(*variations), min(map(len, both))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from experiments.toolkit import output
-from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean
+from experiments.toolkit.statistics import Estimate, estimate, interquartile_mean, ratio
 
 RESULTS = Path(__file__).parents[2] / "results"
 #: The end of the names of variants that repeat another variant's schedule.
@@ -52,6 +52,12 @@ def runs(study: str, environment: str) -> Mapping[str, Sequence[Mapping[str, str
 def estimated(of: Sequence[Mapping[str, str]], column: str) -> Estimate:
     """Estimates a result over runs."""
     return estimate([float(row[column]) for row in of])
+
+
+def paired(of: Sequence[Mapping[str, str]], others: Sequence[Mapping[str, str]], column: str) -> Estimate:
+    """Estimates the ratio of a result over runs to that of others, paired by seed."""
+    by_seed = {row["seed"]: float(row[column]) for row in others}
+    return estimate([ratio(float(row[column]), by_seed[row["seed"]]) for row in of])
 
 
 def middle(of: Sequence[Mapping[str, str]], column: str) -> float:

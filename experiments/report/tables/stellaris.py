@@ -3,13 +3,21 @@
 from collections.abc import Mapping
 
 from experiments.report import claims
-from experiments.report.tables.results import REPLAYED, estimated, first, middle, rounded, rows, runs
+from experiments.report.tables.results import REPLAYED, estimated, first, middle, paired, rounded, rows, runs
 from experiments.report.tables.table import Table
 from experiments.toolkit.statistics import Estimate
 
 HOPPER, WALKER = "Hopper-v4", "Walker2d-v4"
 #: The end of the names of `stellaris-why`'s variants without overhead.
 WITHOUT = ", 0 s"
+#: Stellaris without one of its parts, by the names of the ablation's variants.
+_PARTS = {
+    "Stellaris": "Stellaris as tuned",
+    "one learner": "one learner, with a GPU to itself",
+    "no cap": "without the cap",
+    "no aggregation": "gradients applied on arrival",
+    "neither": "on arrival, without the cap",
+}
 #: The systems of `stellaris-training`, where their names in it say too little.
 _SYSTEMS = {
     "synchronous": "synchronous PPO",
@@ -117,16 +125,9 @@ def to_target(row: Mapping[str, str]) -> str:
 
 def parts() -> Table:
     """Returns what the parts of Stellaris change."""
-    labels = {
-        "Stellaris": "Stellaris as tuned",
-        "one learner": "one learner, with a GPU to itself",
-        "no cap": "without the cap",
-        "no aggregation": "gradients applied on arrival",
-        "neither": "on arrival, without the cap",
-    }
     lines = [
         (
-            labels.get(name, name),
+            _PARTS.get(name, name),
             f"{estimated(of, 'final_return'):,.0f}",
             f"{estimated(of, 'mean_return'):,.0f}",
             f"{middle(of, 'virtual_seconds'):.0f}",
@@ -166,6 +167,31 @@ def aggregators() -> Table:
             )
         )
     return Table(("aggregator", "return", "mean over the run", "return, replayed", "virtual s", "staleness"), lines)
+
+
+def parts_on_further_seeds() -> Table:
+    """Returns the mean return over the run of the parts on ten seeds, and Stellaris' ratios to them.
+
+    Ratios are those of all seeds, paired by seed, and beside them those of the further seeds alone.
+    """
+    before, further = (runs(f"small/stellaris-ablation{which}", HOPPER) for which in ("", "/more"))
+    together = {name: [*before[name], *of] for name, of in further.items()}
+    lines = [
+        (
+            _PARTS.get(name, name),
+            f"{estimated(together[name], 'mean_return'):,.0f}",
+            *(
+                "1.00" if name == "Stellaris" else f"{paired(groups['Stellaris'], groups[name], column):.2f}"
+                for column in ("mean_return", "final_return")
+                for groups in (together, further)
+            ),
+        )
+        for name in further
+    ]
+    seeds, new = (len(groups["Stellaris"]) for groups in (together, further))
+    alone = f"of the {new} new seeds"
+    ratios = ("ratio of Stellaris' to it", alone, "ratio of returns at the end", alone)
+    return Table((f"Hopper-v4, {seeds} seeds", "mean over the run", *ratios), lines)
 
 
 def million_steps() -> Table:
