@@ -110,7 +110,9 @@ def leave_one_out_advantage(
     """
     wide, there, number = _members(reward, group, valid)
     members = _total(there.astype(wide.dtype), number)
-    difference = jnp.where(there, wide - _mean(wide, there, number), 0.0)
+    # The mean of equal rewards is rounded, and the sign of the error would count as an advantage; that of zeros is 0.
+    excess = _below_the_best(wide, there, number)
+    difference = jnp.where(there, excess - _mean(excess, there, number), 0.0)
     return (difference * members / jnp.maximum(members - 1.0, 1.0)).astype(jnp.result_type(reward))
 
 

@@ -25,7 +25,8 @@ class LagReport(NamedTuple):
     The last index also holds the samples of all larger lags. The properties `kl`, `weight_mean`, `weight_std`,
     `chi_squared`, `effective_sample_size` and `effective_sample_fraction`, and the field `count`, have the meaning that
     they have in `RatioReport`; `clip_fraction` and `truncation_fraction` exist here only. All are 0 for a lag
-    without samples. Ratios saturate as in `importance_ratio`.
+    without samples. Ratios saturate as in `importance_ratio`, also in the effective sample fraction, which
+    `ratio_report` computes from unbounded ones: for log-ratios of whole answers beyond 30, use that of `ratio_report`.
 
     Add the reports of several batches or devices by `jax.tree.map(jnp.add, first, second)`.
 
@@ -242,7 +243,7 @@ def ratio_report(
       A `RatioReport`, without a gradient. Quantiles are interpolated between samples. Quantiles and the effective
       sample fraction are computed from unbounded ratios; in moments and divergences ratios saturate as in
       `importance_ratio`. If no sample is valid, all are 0 but for `quantiles` and a `perplexity_ratio` of 1. verl's
-      `ppl_ratio` is `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")))`.
+      `ppl_ratio` is `jnp.mean(jnp.exp(-sequence_log_ratio(l, valid=valid, over="mean")), where=valid.any(0))`.
 
     Raises:
       TypeError: if `log_ratio` holds integers, or `quantiles` is not a sequence.

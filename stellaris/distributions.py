@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from stellaris._core import checks
-from stellaris.types import Array, Distribution
+from stellaris.types import Array, Distribution, at_least_float32
 
 _LOG_SQRT_2PI = 0.9189385332046727
 
@@ -94,6 +94,8 @@ class DiagonalGaussian(NamedTuple):
 class Categorical(NamedTuple):
     """One of `n` actions with probability `softmax(logits)`; sampled by the Gumbel-max rule.
 
+    Probabilities are summed in float32 at least, and results have the dtype of the logits.
+
     Example:
       >>> import jax.numpy as jnp
       >>> policy = Categorical(logits=jnp.zeros(4))
@@ -114,14 +116,17 @@ class Categorical(NamedTuple):
         batch = jnp.shape(self.logits)[:-1]
         if jnp.shape(value) != batch:
             raise ValueError(f"value has shape {jnp.shape(value)}: expected {batch}, one action for each row of logits")
-        log_probs = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_probs, jnp.asarray(value)[..., None], axis=-1)[..., 0]
+        log_probs = _log_softmax(self.logits)
+        return jnp.take_along_axis(log_probs, jnp.asarray(value)[..., None], axis=-1)[..., 0].astype(
+            jnp.result_type(self.logits)
+        )
 
     def entropy(self) -> Float[Array, "*batch"]:
         """The entropy in nats: `-sum_i p_i log p_i`, where an action of probability zero adds nothing."""
-        log_probs = jax.nn.log_softmax(self.logits)
+        log_probs = _log_softmax(self.logits)
         probs = jnp.exp(log_probs)
-        return -jnp.sum(jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0), axis=-1)
+        terms = jnp.where(probs > 0, probs * jnp.where(probs > 0, log_probs, 0.0), 0.0)
+        return -jnp.sum(terms, axis=-1).astype(jnp.result_type(self.logits))
 
     def kl_divergence(self, other: "Categorical") -> Float[Array, "*batch"]:
         """`KL(self || other) = sum_a p_a log(p_a / q_a)`; actions with `p_a = 0` add nothing.
@@ -140,10 +145,10 @@ class Categorical(NamedTuple):
           0.6931
         """
         checks.same_shape(self.logits, "logits", **{"other.logits": other.logits})
-        log_probs = jax.nn.log_softmax(self.logits)
+        log_probs = _log_softmax(self.logits)
         probs = jnp.exp(log_probs)
-        difference = jnp.where(probs > 0, log_probs - jax.nn.log_softmax(other.logits), 0.0)
-        return jnp.sum(probs * difference, axis=-1)
+        difference = jnp.where(probs > 0, log_probs - _log_softmax(other.logits), 0.0)
+        return jnp.sum(probs * difference, axis=-1).astype(jnp.result_type(self.logits, other.logits))
 
     def sample(self, noise: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
         """The action `argmax(logits + noise)` for standard Gumbel noise of the logits' shape."""
@@ -154,6 +159,11 @@ class Categorical(NamedTuple):
     def noise(key: jax.Array, shape: Sequence[int]) -> jax.Array:
         """Draws standard Gumbel noise of `shape`, whose last axis has one entry for each action."""
         return jax.random.gumbel(key, tuple(shape))
+
+
+def _log_softmax(logits: Array) -> jax.Array:
+    """The log-probabilities in float32 at least: a sum over many actions needs more digits than bfloat16 has."""
+    return jax.nn.log_softmax(jnp.asarray(logits).astype(at_least_float32(jnp.result_type(logits))))
 
 
 def as_distribution(parameters: Any) -> Distribution:

@@ -59,6 +59,15 @@ def test_a_loop_over_groups(seed):
         close(got, by_group(reward, group, valid, expected), 1e-9)
 
 
+@pytest.mark.parametrize("reward", [0.7, 0.1, -3.3])
+def test_equal_rewards_in_groups(reward):
+    """Exactly: masks and clips depend on the sign of an advantage, and the mean of equal numbers is rounded."""
+    for members in (3, 7, 8):
+        rewards, group = jnp.full(2 * members, reward), jnp.arange(2 * members) % 2
+        for function, _ in ESTIMATES[:3]:
+            np.testing.assert_array_equal(function(rewards, group, None), 0.0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("function", "expected"), ESTIMATES)
 def test_an_axis_of_members(function, expected):

@@ -66,6 +66,22 @@ def test_by_hand():
     np.testing.assert_allclose(policy.entropy(), 1.5 * np.log(2), rtol=1e-5)
 
 
+def test_narrow_logits_over_many_actions():
+    """Sums over a vocabulary are those of the same logits in float32, rounded once to the logits' dtype."""
+    rng = np.random.default_rng(0)
+    narrow = [Categorical(jnp.asarray(rng.normal(size=(2, 50_000)), jnp.bfloat16)) for _ in range(2)]
+    wide = [Categorical(policy.logits.astype(jnp.float32)) for policy in narrow]
+    value = jnp.array([3, 49_999])
+    for of in (
+        lambda one, _: one.log_prob(value),
+        lambda one, _: one.entropy(),
+        lambda one, other: one.kl_divergence(other),
+    ):
+        got, expected = of(*narrow), of(*wide)
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(got.astype(jnp.float32), expected, rtol=2**-8)
+
+
 def test_gaussian_sample_is_affine_in_its_noise():
     """`mean + std * noise`, so that zero noise is the mean."""
     mean, std, noise = (jnp.asarray(x, jnp.float32) for x in gaussian((5,)))

@@ -24,7 +24,9 @@ def floats(**arrays: Array | None) -> None:
             continue
         _array(name, array)
         if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
-            raise TypeError(f"{name} has dtype {jnp.result_type(array)}: expected floating point")
+            raise TypeError(
+                f"{name} has dtype {jnp.result_type(array)}: expected floating point; pass {name}.astype(float)"
+            )
 
 
 def array(**arrays: Any) -> None:

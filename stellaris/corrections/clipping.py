@@ -1,5 +1,6 @@
 """Trust regions whose width depends on how far the policy has moved."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -198,7 +199,8 @@ def balanced_clip(
 
     Raises:
       TypeError: if an array holds integers, or a setting is not a number.
-      ValueError: if the shapes differ, or a setting is out of range.
+      ValueError: if the shapes differ, or a setting is out of range: a `step` that is too small to change the bound
+        would never end.
 
     Source:
       Xi et al. 2025, BAPO: Stabilizing Off-Policy Reinforcement Learning for LLMs via Balanced Policy Optimization with
@@ -228,6 +230,10 @@ def balanced_clip(
     moved = constant(log_ratio)
     there = checks.mask(valid, moved)
     ratio = importance_ratio(jnp.where(there, moved, 0.0))
+    for _, number in checks.known(max_high=max_high):
+        spacing = float(jnp.finfo(ratio.dtype).eps) * 2.0 ** math.floor(math.log2(number))  # type: ignore[no-untyped-call]
+        if any(one < spacing / 2 for _, one in checks.known(step=step)):
+            raise ValueError(f"step={step} does not change {ratio.dtype} numbers near max_high={number}: raise it")
     gain = jnp.where(there, constant(advantage), 0.0)
     bounds = (jnp.asarray(x, ratio.dtype) for x in (low, max_low, high, max_high, step, balance))
     least, most = _balanced(ratio, gain.astype(ratio.dtype), *bounds)
@@ -255,7 +261,8 @@ def _balanced(
     unmet = lacks(low, high)
     # Without the `where` the loop would start with a constant, which `shard_map` does not let it replace.
     found = jax.lax.while_loop(
-        lambda highest: unmet & (highest < max_high) & lacks(max_low, highest),
+        # A traced step may be too small to change the bound.
+        lambda highest: unmet & (highest < max_high) & (highest + step > highest) & lacks(max_low, highest),
         lambda highest: jnp.minimum(highest + step, max_high),
         jnp.where(unmet, high, high),
     )

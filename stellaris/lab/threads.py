@@ -17,6 +17,11 @@ Result = TypeVar("Result")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
+#: How XLA compiles programs that run at once on the cores of a CPU: matrices are multiplied on the program's thread. On
+#: the pool of threads that all programs share, two programs on two cores took a sixth longer.
+OPTIONS = {"xla_cpu_multi_thread_eigen": False}
+
+
 def count(devices: int = 1) -> int:
     """Returns how many blocks are computed at once, where each of them uses so many devices.
 

@@ -179,6 +179,8 @@ def test_balanced_clip_by_hand():
     close(balanced_clip(log_ratio, jnp.zeros(3)), narrow, 1e-6)
     close(balanced_clip(log_ratio, -jnp.ones(3), balance=0.0), narrow, 1e-6)
     close(balanced_clip(log_ratio, -jnp.ones(3), valid=jnp.zeros(3, bool)), narrow, 1e-6)
+    # A traced step that is too small cannot be refused, and ends the search.
+    close(jax.jit(lambda step: balanced_clip(log_ratio, -jnp.ones(3), step=step).high)(1e-8), narrow[1], 1e-6)
 
 
 # ---- DPPO -----------------------------------------------------------------------------------------------------------
@@ -519,6 +521,7 @@ CALLS = {
         (balanced_clip, {"step": 0.0}, ValueError, r"step=0\.0 is not positive"),
         (balanced_clip, {"balance": -1.0}, ValueError, r"balance=-1\.0 is negative"),
         (balanced_clip, {"balance": "1"}, TypeError, "balance='1' is not a number"),
+        (balanced_clip, {"step": 1e-8}, ValueError, r"step=1e-08 does not change float32 numbers near max_high=2\.0"),
         *[
             (function, {name: jnp.ones((12, 3), jnp.int32)}, TypeError, f"^{name} has dtype int32: expected floating")
             for function, arguments in CALLS.items()

@@ -256,7 +256,7 @@ def test_at_equal_time_with_larger_minibatches():
     folder = SMALL / "stellaris-equal-time"
     of = {
         name: runs
-        for which in ("more", "beyond", "rivals", "last", "2048")
+        for which in ("more", "beyond", "rivals", "last", "2048", "0012")
         for name, runs in by_variant(folder / f"Hopper-v4-{which}").items()
     }
     synchronous, one_learner = (
@@ -321,10 +321,46 @@ def test_at_equal_time_with_larger_minibatches():
         STELLARIS,
         f"No. It is behind in the mean, {less:.2f}, and not shown to differ at the end, {level:.2f}.",
     )
+    last = "asynchronous actors, PPO: 0.0012, 1024 items, sampling on"
+    assert [int(row["seed"]) for row in of[last]] == [*range(10, 24)]
+    to_larger, to_synchronous, to_own = (ratios(last, other) for other in (one_learner, synchronous, own))
+    assert all(one.low < 1 < one.high for one in (*to_larger, *to_synchronous, to_own[0]))
+    assert to_own[1].low > 1
+    tuned = by_variant(SMALL / "tuning/sampling-on", HOPPER)
+    in_tuning = [
+        np.mean([float(row["final_return"]) for row in tuned[name]])
+        for name in (last, f"asynchronous actors, PPO: {tuning.of(HOPPER).chosen['asynchronous actors, PPO']}")
+    ]
+    assert not missing(
+        STELLARIS,
+        f"It is not shown to be ahead of its own minibatches of 2,048, {to_larger[0]:.2f} in the mean and "
+        f"{to_larger[1]:.2f} at the end, nor of synchronous PPO with them, {to_synchronous[0]:.2f} and "
+        f"{to_synchronous[1]:.2f}. Of Stellaris with 1,024 it is at the end, {to_own[1]:.2f}, but not in the mean, "
+        f"{to_own[0]:.2f}.",
+        f"it had {in_tuning[0] / in_tuning[1]:.2f} times the return of its chosen setting, and on these seeds "
+        f"{ratios(last, 'asynchronous actors, PPO')[1]:.2f} times.",
+    )
     assert not missing("docs/architectures.md", f"and {first} times in the mean if both have")
+    further = by_variant(folder / "Hopper-v4-larger-more")
+    assert [int(row["seed"]) for row in further[own]] == [*range(24, 36)]
+    several, new = [], []
+    for column in MEAN_AND_END:
+        of_both = [
+            [[float(row[column]) for row in runs[name]] for runs in (of, further)] for name in (own, synchronous)
+        ]
+        several.append(estimate(np.concatenate(of_both[0]) / np.concatenate(of_both[1])))
+        new.append(estimate(np.divide(of_both[0][1], of_both[1][1])))
+    assert all(one.high < 1 for one in (*several, *new))
+    assert not missing(
+        STELLARIS,
+        f"Yes: {several[0]:.2f} in the mean and {several[1]:.2f} at the end; on the twelve new seeds alone "
+        f"{new[0]:.2f} and {new[1]:.2f}.",
+    )
+    (shows,) = (row[7] for row in TABLES["powers"]().rows if row[3] == "mean return" and row[6] == "26")
+    assert shows == "1.10"
     assert not missing(
         "README.md",
-        f"with larger minibatches for both, which the grids lacked, {times(f'{against[0]:.2f}')}.",
+        f"with larger minibatches for both, which the grids lacked, {times(f'{several[0]:.2f}')[:-1]}; 26 seeds).",
     )
 
 
@@ -868,7 +904,8 @@ def test_neighbouring_seeds():
         for study in (
             *("stellaris-why", "stellaris-motivation", "stellaris-demo-sweeps"),
             *("stellaris-demo-sweeps/more", "stellaris-equal-time/Hopper-v4-more"),
-            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last", "2048")),
+            *(f"stellaris-equal-time/Hopper-v4-{which}" for which in ("beyond", "rivals", "last", "2048", "0012")),
+            "stellaris-equal-time/Hopper-v4-larger-more",
             *(f"stellaris-equal-time/{name}-beyond" for name in ("HalfCheetah-v4", "Walker2d-v4")),
             *(f"tuning/{which}" for which in ("beyond", "rivals", "larger", "parts", "sampling-on")),
             "stellaris-ablation/more",

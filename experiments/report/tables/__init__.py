@@ -64,6 +64,7 @@ TABLES: Mapping[str, Callable[[], Table]] = {
     "equal-time-continued": equal_time.continued,
     "equal-time-beyond": equal_time.beyond_the_grid,
     "equal-time-larger": equal_time.larger,
+    "equal-time-larger-continued": equal_time.larger_continued,
     "equal-time-larger-elsewhere": equal_time.larger_elsewhere,
     "equal-time-halfcheetah": lambda: equal_time.compared("HalfCheetah-v4"),
     "equal-time-walker2d": lambda: equal_time.compared("Walker2d-v4"),

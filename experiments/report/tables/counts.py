@@ -14,6 +14,8 @@ _EQUAL_TIME = (
     "/Hopper-v4-rivals",
     "/Hopper-v4-last",
     "/Hopper-v4-2048",
+    "/Hopper-v4-larger-more",
+    "/Hopper-v4-0012",
     "/HalfCheetah-v4",
     "/HalfCheetah-v4-beyond",
     "/Walker2d-v4",

@@ -192,7 +192,7 @@ def beyond_the_grid() -> Table:
 
 def larger() -> Table:
     """Returns the systems with settings beyond their grids, most with larger minibatches, on more seeds of Hopper."""
-    several = ("more", "beyond", "rivals", "last", "2048")
+    several = ("more", "beyond", "rivals", "last", "2048", "0012")
     groups = {name: of for which in several for name, of in runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4").items()}
     lines = []
     for name in sorted((name for name in groups if ": " in name), key=_place):
@@ -207,29 +207,29 @@ def larger() -> Table:
 
 
 def larger_continued() -> Table:
-    """Returns the systems with larger minibatches that ran on twelve more seeds of Hopper, and their ratios.
+    """Returns Stellaris and synchronous PPO with larger minibatches on twelve more seeds of Hopper, and their ratio.
 
     Ratios are those of all seeds, paired by seed, and beside them those of the further seeds alone.
     """
-    several = [runs(f"{_STUDY}/Hopper-v4-{which}", "Hopper-v4") for which in ("beyond", "rivals", "larger-more")]
-    further = several[-1]
-    together = {name: [row for groups in several for row in groups.get(name, ())] for name in further}
-    rivals = [f"{system}: {setting}" for system, setting in _LARGER.items()]
+    further = runs(f"{_STUDY}/Hopper-v4-larger-more", "Hopper-v4")
+    before = {**runs(f"{_STUDY}/Hopper-v4-beyond", "Hopper-v4"), **runs(f"{_STUDY}/Hopper-v4-rivals", "Hopper-v4")}
+    together = {name: [*before[name], *of] for name, of in further.items()}
+    rival = f"synchronous: {_LARGER['synchronous']}"
     lines = []
     for name in sorted(further, key=_place):
         system, _, setting = name.partition(": ")
-        ratios = (
+        returns = [f"{estimated(together[name], column):,.0f}" for column in (_FINAL, _MEAN)]
+        ratios = [
             _against(groups[name], groups[rival], column)
             for column in (_MEAN, _FINAL)
-            for rival in rivals
             for groups in (together, further)
-        )
-        lines.append((_LABELS[system], setting, f"{estimated(together[name], _MEAN):,.0f}", *ratios))
-    seeds, new = (len(groups[rivals[0]]) for groups in (together, further))
-    ratios_to = [
-        text for one in (*_TO, *(f"{to}, after 60 s" for to in _TO)) for text in (one, f"of the {new} new seeds")
-    ]
-    return Table((f"{seeds} seeds", "setting", "mean return", *ratios_to), lines, left=("setting",))
+        ]
+        lines.append((_LABELS[system], setting, *returns, *ratios))
+    seeds, new = (len(groups[rival]) for groups in (together, further))
+    alone = f"of the {new} new seeds"
+    means, ends = (f"ratio of means {_TO[0]}", alone), (f"{_TO[0]}, after 60 s", alone)
+    headings = (f"{seeds} seeds", "setting", "return after 60 s", "mean return", *means, *ends)
+    return Table(headings, lines, left=("setting",))
 
 
 def larger_elsewhere() -> Table:

@@ -27,9 +27,12 @@ _FINAL = ("final_return", "final return")
 _MEAN = ("mean_return", "mean return")
 _TIME = ("seconds_to_target", "time to the target")
 _EQUAL = "small/stellaris-equal-time"
+_LARGER = f"{_EQUAL}/Hopper-v4-rivals"
+_BOTH_LARGER = ("stellaris: 0.0003, 1024 items, sampling on", "synchronous: 0.0003, 10 x 2048", _STELLARIS[2])
 #: The folders with further seeds, or other systems, of a folder's settings.
 _CONTINUED: Mapping[str, Sequence[str]] = {
     "small/stellaris-ablation": ("small/stellaris-ablation/more",),
+    _LARGER: tuple(f"{_EQUAL}/Hopper-v4-{which}" for which in ("beyond", "larger-more")),
 }
 #: The pairs of systems that the pages compare: the study's name on the page, the folder of its runs, the environment,
 #: both variants with their name on the page, and the outcome's column with its name.
@@ -43,6 +46,7 @@ _PAIRS: Sequence[tuple[str, str, str, tuple[str, str, str], tuple[str, str]]] = 
         for outcome in (_FINAL, _MEAN)
     ),
     ("`stellaris-equal-time`", _EQUAL, "Hopper-v4", _CONTROL, _MEAN),
+    *(("the same, larger minibatches", _LARGER, "Hopper-v4", _BOTH_LARGER, outcome) for outcome in (_FINAL, _MEAN)),
     *(
         ("`stellaris-training`", "small/stellaris-training", environment, _STELLARIS, _FINAL)
         for environment in ("Hopper-v4", "Walker2d-v4")

@@ -299,7 +299,8 @@ class Rounds:
         if (width, alone) not in self._advances:
             run = self._program(width, alone=alone).run
             self._advances[width, alone] = jax.jit(_of_one(run) if alone else jax.vmap(run))
-        advance = self._advances[width, alone].lower(*block).compile()  # JAX keeps what it has compiled
+        lowered = self._advances[width, alone].lower(*block)
+        advance = lowered.compile(threads.OPTIONS if threads.count() > 1 else None)  # JAX keeps what it has compiled
         return lambda: jax.block_until_ready(advance(*block))  # type: ignore[no-untyped-call]
 
     def _program(self, width: int, *, alone: bool = False) -> Program:
