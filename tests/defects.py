@@ -102,7 +102,7 @@ DEFECTS = (
     Defect("stellaris/distributions.py", "+ _LOG_SQRT_2PI + 0.5, axis=-1)", "+ _LOG_SQRT_2PI, axis=-1)"),
     Defect(
         "stellaris/distributions.py",
-        "jnp.where(probs > 0, log_probs - jax.nn.log_softmax(other.logits), 0.0)",
+        "jnp.where(probs > 0, log_probs - _log_softmax(other.logits), 0.0)",
         "jnp.where(probs > 0, log_probs - other.logits, 0.0)",
     ),
     Defect(
